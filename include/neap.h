@@ -1,0 +1,332 @@
+/* neap: an inference engine for the Kimi hybrid family (Kimi Linear, Kimi K3, Kimi K3.1 Pro) on CPUs.
+ *
+ * Order of this header: version and errors, tokenizer and chat, model, engine, sequences and events.
+ * Rules that hold everywhere:
+ *  - Functions that can fail return neap_status and nothing else; the text of the latest failure of the
+ *    calling thread is neap_last_error().
+ *  - Inputs are copied unless the comment says "borrowed". Every destroy/close/free accepts NULL.
+ *  - Options structs are filled by their _init function first; they may grow at the end.
+ *  - Lists are returned into the caller's buffer: (buffer, capacity, needed). When capacity is too small
+ *    nothing past it is written, *needed is the full length and the result is NEAP_TOO_SMALL.
+ *  - The library reads no environment variables, prints nothing on stdout, installs no signal handlers
+ *    and never exits.
+ * The header is plain C99 and C++. */
+#ifndef NEAP_H
+#define NEAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define NEAP_API __attribute__((visibility("default")))
+#else
+#define NEAP_API
+#endif
+
+#define NEAP_VERSION "0.1.0"
+
+/* ---------------------------------------------------------------- version and errors ---------- */
+
+/* name, value, text */
+#define NEAP_STATUS_MAP(X)                                                                          \
+    X(OK, 0, "ok")                                                                                  \
+    X(AGAIN, -1, "nothing to return yet")                                                           \
+    X(TOO_SMALL, -2, "the buffer is too small")                                                     \
+    X(INVALID_ARGUMENT, -3, "invalid argument")                                                     \
+    X(BAD_FILE, -4, "malformed or contradictory file")                                              \
+    X(UNSUPPORTED, -5, "not supported")                                                             \
+    X(NOT_FOUND, -6, "not found")                                                                   \
+    X(IO, -7, "input or output error")                                                              \
+    X(NO_MEMORY, -8, "out of memory")                                                               \
+    X(LIMIT, -9, "a limit is exceeded")                                                             \
+    X(CONTEXT_FULL, -10, "the prompt does not fit the context")                                     \
+    X(BUSY, -11, "no free sequence or cache space")                                                 \
+    X(NUMERIC, -12, "non-finite numbers")                                                           \
+    X(CANCELLED, -13, "cancelled")                                                                  \
+    X(INTERNAL, -14, "internal error")
+
+typedef enum neap_status {
+#define NEAP_STATUS_ENUM(name, value, text) NEAP_##name = value,
+    NEAP_STATUS_MAP(NEAP_STATUS_ENUM)
+#undef NEAP_STATUS_ENUM
+} neap_status;
+
+NEAP_API const char *neap_version(void);
+NEAP_API const char *neap_status_name(neap_status s); /* "BAD_FILE" */
+NEAP_API const char *neap_status_text(neap_status s); /* "malformed or contradictory file" */
+/* This thread's latest failure, one line: what, where (file, tensor, field), limit. Borrowed, valid until
+ * the thread's next failing call. */
+NEAP_API const char *neap_last_error(void);
+
+typedef enum neap_log_level { NEAP_LOG_DEBUG = 0, NEAP_LOG_INFO = 1, NEAP_LOG_WARN = 2, NEAP_LOG_ERROR = 3 } neap_log_level;
+typedef void (*neap_log_fn)(void *user, neap_log_level level, const char *text);
+/* Long work: what is done ("load", "pack"), how much of it. Called at most some ten times a second. */
+typedef void (*neap_progress_fn)(void *user, const char *what, uint64_t done, uint64_t total);
+
+/* One line about this CPU: vendor name, instruction sets that neap uses, cores, affinity, cgroup quota.
+ * cpu: NULL or "auto" = all; else a comma list such as "scalar,avx2" that masks. */
+NEAP_API neap_status neap_cpu_describe(const char *cpu, char *text, size_t capacity, size_t *needed);
+/* min(affinity mask, floor(cgroup quota), physical cores), at least 1. */
+NEAP_API int32_t neap_default_threads(void);
+
+/* ---------------------------------------------------------------- tokenizer and chat ---------- */
+
+/* Immutable; any number of threads may use it. */
+typedef struct neap_tokenizer neap_tokenizer;
+
+/* Reads tiktoken.model and tokenizer_config.json (and config.json / generation_config.json for stop
+ * tokens, encoding_texts.json or encoding_k3.py for the fixed chat sentences, when present) from a
+ * directory. Nothing in the directory is ever executed. */
+NEAP_API neap_status neap_tokenizer_open(neap_tokenizer **out, const char *dir);
+NEAP_API void neap_tokenizer_close(neap_tokenizer *t);
+NEAP_API int32_t neap_tokenizer_vocab(const neap_tokenizer *t); /* ids are 0 .. vocab-1 */
+
+#define NEAP_TOKENIZE_SPECIAL 1u /* spellings of special tokens become their ids; off: ordinary text */
+NEAP_API neap_status neap_tokenize(const neap_tokenizer *t, const char *text, size_t text_bytes, uint32_t flags,
+                                   int32_t *tokens, size_t capacity, size_t *n_tokens);
+/* The bytes of one token; need not be valid UTF-8. Borrowed from the tokenizer. Special tokens give their
+ * spelling; *is_special (may be NULL) says so. */
+NEAP_API neap_status neap_token_bytes(const neap_tokenizer *t, int32_t token, const char **bytes, size_t *n_bytes,
+                                      int *is_special);
+/* All bytes joined, then made valid UTF-8 (each maximal invalid part becomes U+FFFD). Not 0-terminated. */
+#define NEAP_DETOKENIZE_SPECIAL 1u /* also write the spelling of special tokens; off: they are left out */
+NEAP_API neap_status neap_detokenize(const neap_tokenizer *t, const int32_t *tokens, size_t n_tokens, uint32_t flags,
+                                     char *text, size_t capacity, size_t *needed);
+/* The id of a special token by its exact spelling; NEAP_NOT_FOUND. */
+NEAP_API neap_status neap_special_token(const neap_tokenizer *t, const char *spelling, int32_t *token);
+/* Stop tokens of the directory: union of config, generation_config and the tokenizer's [EOS]. */
+NEAP_API neap_status neap_stop_tokens(const neap_tokenizer *t, int32_t *tokens, size_t capacity, size_t *n_tokens);
+/* "xtml" (Kimi K3), "markers" (Kimi Linear, K2) or "none", by the special tokens that exist. */
+NEAP_API const char *neap_chat_format(const neap_tokenizer *t);
+
+/* Renders a conversation to prompt tokens. json (UTF-8, at most 32 MiB, depth 64): an object with
+ *   messages              array of {role, content, name?, reasoning_content? | reasoning?, tool_calls?, tool_call_id?}
+ *                         content: string, null, or array of {"type":"text","text":...}
+ *   tools                 array as in the OpenAI API (optional)
+ *   thinking              bool, default true (xtml only)
+ *   thinking_effort       "low" | "high" | "max" (optional)
+ *   tool_choice           "none" | "auto" | "required" (optional)
+ *   response_format       {"type":"text"|"json_object"|"json_schema", ...} (optional)
+ *   add_generation_prompt bool, default true
+ * Structure tokens come from the renderer alone: text in the messages never becomes a control token. */
+NEAP_API neap_status neap_chat_encode(const neap_tokenizer *t, const char *json, size_t json_bytes, int32_t *tokens,
+                                      size_t capacity, size_t *n_tokens);
+
+/* Reads the model's answer token by token and splits it into channels. */
+typedef struct neap_chat_parser neap_chat_parser;
+typedef enum neap_chat_kind {
+    NEAP_CHAT_REASONING = 0,  /* text: a piece of the reasoning */
+    NEAP_CHAT_CONTENT = 1,    /* text: a piece of the answer */
+    NEAP_CHAT_TOOL_CALL = 2,  /* a call begins: index, name, id */
+    NEAP_CHAT_TOOL_ARGS = 3,  /* text: a piece of the JSON arguments of call `index` */
+    NEAP_CHAT_MESSAGE_END = 4 /* the model closed its message */
+} neap_chat_kind;
+typedef struct neap_chat_delta {
+    neap_chat_kind kind;
+    int32_t index;      /* of the tool call, from 0 */
+    const char *text;   /* whole UTF-8 characters, 0-terminated; borrowed until the next call on the parser */
+    size_t text_bytes;
+    const char *name;   /* TOOL_CALL only */
+    const char *id;     /* TOOL_CALL only: the model's own id, or NAME:index */
+} neap_chat_delta;
+
+/* json is the request that was encoded (it decides the channel that the prompt opened and whether tools
+ * were offered); NULL = the defaults. */
+NEAP_API neap_status neap_chat_parser_create(neap_chat_parser **out, const neap_tokenizer *t, const char *json,
+                                             size_t json_bytes);
+NEAP_API void neap_chat_parser_destroy(neap_chat_parser *p);
+NEAP_API neap_status neap_chat_parser_feed(neap_chat_parser *p, int32_t token); /* one generated token */
+NEAP_API neap_status neap_chat_parser_finish(neap_chat_parser *p);              /* no more tokens: flush */
+NEAP_API neap_status neap_chat_parser_next(neap_chat_parser *p, neap_chat_delta *out); /* NEAP_AGAIN: none */
+
+/* ---------------------------------------------------------------- model ----------------------- */
+
+/* Weights and description; immutable; shared by any number of engines. */
+typedef struct neap_model neap_model;
+
+typedef struct neap_model_options {
+    size_t struct_size;
+    const char *cpu;          /* NULL or "auto"; else a mask such as "scalar,avx2"; borrowed during the call */
+    int32_t n_threads;        /* for packing; 0 = default */
+    int32_t describe_only;    /* 1: read and check config and tensor headers, load no weights */
+    int32_t allow_nonfinite;  /* 1: accept NaN and infinities in weights */
+    int32_t strict;           /* 1: any tensor that neap does not know is an error, not a warning */
+    float latent_norm_eps;    /* 0 = the family's value; else overrides q_a_layernorm / kv_a_layernorm eps */
+    neap_log_fn log;          /* NULL: warnings and errors go to stderr */
+    void *log_user;
+    neap_progress_fn progress; /* NULL: silent */
+    void *progress_user;
+} neap_model_options;
+
+NEAP_API void neap_model_options_init(neap_model_options *o);
+/* path: a directory with config.json and *.safetensors. o may be NULL. */
+NEAP_API neap_status neap_model_open(neap_model **out, const char *path, const neap_model_options *o);
+NEAP_API void neap_model_close(neap_model *m);
+/* NULL when the directory has no tokenizer files; borrowed. */
+NEAP_API const neap_tokenizer *neap_model_tokenizer(const neap_model *m);
+
+typedef struct neap_model_info {
+    size_t struct_size;
+    const char *model_type;   /* as in config.json */
+    const char *family;       /* "kimi_linear", "kimi_k3", "kimi_k31", "deepseek_v32", "glm_moe_dsa" */
+    int32_t vocab, width, n_layers, n_kda_layers, n_mla_layers, n_index_layers, n_dense_layers, n_moe_layers, n_mtp_layers;
+    int32_t n_experts, n_experts_used, index_topk, attnres_block, context_max;
+    uint64_t parameters;      /* in the checkpoint, without scales */
+    uint64_t parameters_active; /* used for one token, without the embedding row, with the head */
+    uint64_t file_bytes;      /* tensor data in the checkpoint */
+    uint64_t packed_bytes;    /* weights in memory once loaded */
+    uint64_t state_bytes;     /* recurrent state of one sequence, whatever its length */
+    uint64_t cache_bytes_per_token; /* latent and index caches of one token */
+    const char *weight_formats; /* e.g. "BF16 + MXFP4 experts"; borrowed */
+    const char *kernels;      /* e.g. "avx2"; the best level that will be used */
+} neap_model_info;
+/* info->struct_size must be set by the caller. Strings are borrowed from the model. */
+NEAP_API neap_status neap_model_describe(const neap_model *m, neap_model_info *info);
+
+/* ---------------------------------------------------------------- engine ---------------------- */
+
+/* Teams, arenas, caches, scheduler. One thread at a time drives it. */
+typedef struct neap_engine neap_engine;
+/* One request; lives in its engine until neap_seq_free. */
+typedef struct neap_seq neap_seq;
+
+typedef struct neap_engine_options {
+    size_t struct_size;
+    int32_t n_threads;        /* 0 = default */
+    int32_t seqs_max;         /* sequences that advance together, default 1 */
+    int32_t context_max;      /* tokens of one sequence, prompt and answer; 0 = min(model's, 8192) */
+    int32_t batch_tokens_max; /* rows of one step (prefill chunk + decode rows); default 128 */
+    uint64_t cache_tokens_max; /* tokens in all caches together; 0 = seqs_max * context_max */
+    uint64_t memory_max;      /* bytes the engine may claim; 0 = what the machine has free */
+    int32_t enable_taps;      /* 1: requests may ask for inner tensors (costs a little) */
+    neap_log_fn log;
+    void *log_user;
+} neap_engine_options;
+
+typedef struct neap_memory {
+    size_t struct_size;
+    uint64_t weights, state, cache, work, total; /* bytes */
+    uint64_t available;                          /* what the machine (or its cgroup) has */
+} neap_memory;
+
+NEAP_API void neap_engine_options_init(neap_engine_options *o);
+/* What an engine with these options will claim, without claiming it. Works on a describe_only model. */
+NEAP_API neap_status neap_engine_memory(const neap_model *m, const neap_engine_options *o, neap_memory *out);
+NEAP_API neap_status neap_engine_create(neap_engine **out, const neap_model *m, const neap_engine_options *o);
+NEAP_API void neap_engine_destroy(neap_engine *e);
+
+/* ---------------------------------------------------------------- sequences ------------------- */
+
+typedef struct neap_logit_bias {
+    int32_t token;
+    float bias; /* added to the logit; -inf forbids */
+} neap_logit_bias;
+
+typedef struct neap_sampling {
+    float temperature;        /* 0 = greedy; 0 .. 100 */
+    int32_t top_k;            /* 0 = off */
+    float top_p;              /* (0, 1]; 1 = off */
+    float min_p;              /* [0, 1); 0 = off */
+    float repetition_penalty; /* 1 = off; > 0 */
+    float presence_penalty;   /* -2 .. 2 */
+    float frequency_penalty;  /* -2 .. 2 */
+    int32_t penalty_window;   /* last n tokens that the penalties see; 0 = none, -1 = all, default 64 */
+    uint64_t seed;            /* the same seed and request give the same tokens, whatever runs beside it */
+    int32_t n_logprobs;       /* alternatives reported with each token, 0 .. 20; -1 = no logprobs at all */
+    const neap_logit_bias *bias;
+    size_t n_bias;            /* at most 1024 */
+} neap_sampling;
+
+/* A tensor that the engine shows: row-major, F32 or I32. Borrowed during the callback. */
+typedef struct neap_tap {
+    const char *name;   /* names of the golden files: "hidden.3", "experts.2", "cache.state.0", "logits" ... */
+    int is_int;         /* 1: data is int32_t, 0: float */
+    int32_t rank;
+    int64_t shape[4];   /* row tensors: [rows, width]; caches: their own shape */
+    int64_t position;   /* row tensors: position of the first row in the sequence; caches: -1 */
+    const void *data;
+} neap_tap;
+typedef void (*neap_tap_fn)(void *user, const neap_tap *tap);
+
+typedef struct neap_request {
+    size_t struct_size;
+    const int32_t *tokens;
+    size_t n_tokens;          /* at least 1 */
+    int32_t max_tokens;       /* new tokens; clamped to the context; 0 = only the prompt is computed */
+    neap_sampling sampling;
+    const char *const *stop;  /* stop strings, not part of the output */
+    size_t n_stop;            /* at most 16 of at most 1024 bytes */
+    const int32_t *stop_tokens;
+    size_t n_stop_tokens;     /* at most 64 */
+    int32_t ignore_eos;       /* 1: the directory's stop tokens do not end the answer */
+    int32_t all_logits;       /* 1: compute logits of every prompt row (shown through the tap as "logits") */
+    neap_tap_fn tap;          /* NULL = none; needs enable_taps */
+    void *tap_user;
+    void *user;               /* returned in events */
+} neap_request;
+
+NEAP_API void neap_request_init(neap_request *r);
+/* Checks everything, reserves cache space and queues the prompt. NEAP_BUSY: no free sequence or space. */
+NEAP_API neap_status neap_submit(neap_engine *e, const neap_request *r, neap_seq **out);
+/* One scheduler round: every running sequence advances, prompts by chunks. NEAP_AGAIN: nothing to do. */
+NEAP_API neap_status neap_step(neap_engine *e);
+/* Ends a sequence at the next step; its event follows with NEAP_FINISH_CANCELLED. */
+NEAP_API neap_status neap_cancel(neap_seq *s);
+NEAP_API void neap_seq_free(neap_seq *s);
+/* Shows the sequence's caches now: cache.state.i, cache.conv.i, cache.latent.i, cache.krope.i, cache.ikey.i. */
+NEAP_API neap_status neap_seq_caches(neap_seq *s, neap_tap_fn tap, void *user);
+
+typedef enum neap_event_kind {
+    NEAP_EVENT_PROMPT = 0, /* n_done of n_total prompt tokens computed */
+    NEAP_EVENT_TOKEN = 1,  /* one new token */
+    NEAP_EVENT_DONE = 2,   /* the last event of a sequence */
+} neap_event_kind;
+typedef enum neap_finish {
+    NEAP_FINISH_NONE = 0,
+    NEAP_FINISH_STOP = 1,      /* a stop token or stop string */
+    NEAP_FINISH_LENGTH = 2,    /* max_tokens or the context */
+    NEAP_FINISH_CANCELLED = 3,
+    NEAP_FINISH_ERROR = 4      /* status says why, e.g. NEAP_NUMERIC */
+} neap_finish;
+
+typedef struct neap_logprob {
+    int32_t token;
+    float logprob;
+} neap_logprob;
+
+typedef struct neap_event {
+    size_t struct_size;       /* set by the caller */
+    neap_event_kind kind;
+    neap_seq *seq;
+    void *user;               /* of the request */
+    int32_t token;            /* TOKEN: the id. A stop token is reported too, with empty text */
+    const char *text;         /* TOKEN and DONE: text that became complete (whole UTF-8 characters, stop strings
+                                 held back), 0-terminated; borrowed until the next neap_poll or neap_step */
+    size_t text_bytes;
+    float logprob;            /* of the token under the model's own distribution (temperature 1, no penalties) */
+    const neap_logprob *top;  /* the n_logprobs best, falling; borrowed as text */
+    int32_t n_top;
+    int64_t n_done, n_total;  /* PROMPT: tokens; TOKEN: new tokens so far, max_tokens */
+    neap_finish finish;       /* DONE */
+    neap_status status;       /* DONE with NEAP_FINISH_ERROR */
+} neap_event;
+/* Next event, oldest first; NEAP_AGAIN: none waiting. */
+NEAP_API neap_status neap_poll(neap_engine *e, neap_event *out);
+
+typedef struct neap_engine_stats {
+    size_t struct_size;
+    uint64_t steps, rows, prompt_tokens, new_tokens, nonfinite_rows;
+    int32_t seqs_running, n_threads;
+    uint64_t cache_tokens_used, cache_tokens_total;
+    uint64_t forward_ns;      /* time spent in the model */
+} neap_engine_stats;
+NEAP_API neap_status neap_engine_statistics(const neap_engine *e, neap_engine_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

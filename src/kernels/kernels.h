@@ -1,0 +1,165 @@
+/* The maths: contracts of all kernels, and the table that dispatch.c fills.
+ *
+ * Kernels know no threads, files or models: they get slices and do them. Activations are F32. Every entry has
+ * a scalar version that is written to be read and is the definition; a fast version is checked against it and
+ * timed by kcheck.
+ *
+ * One promise holds for every entry here: *same bits*. The result of a row depends on nothing but that row's
+ * own inputs: not on other rows, slice bounds, thread count or instruction set. It is kept by fixing the order
+ * of every sum:
+ *  - GEMM: each output is one chain acc = fmaf(x[k], w[k], acc) over ascending k. A SIMD lane is an output.
+ *  - Reductions over a vector ("dot16"): 16 partial sums, lane i%16 = chain over ascending i (missing tail
+ *    elements leave their lane alone), then lanes l and l+8 are added, then l and l+4, l+2, l+1.
+ *  - Weighted sums of rows: one chain per column over ascending row.
+ *  - exp, sigmoid, tanh, softplus: our own polynomials (vmath.h), the same operations in every version.
+ * No alignment of activation pointers is assumed; weights are 64-byte aligned. Outputs never alias inputs
+ * unless the contract says so. Nothing past the stated sizes is read or written. */
+#ifndef NEAP_KERNELS_KERNELS_H
+#define NEAP_KERNELS_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tensor/matrix.h"
+
+/* y[i, j] (+)= sum_k x[row(i), k] * W[j, k] for i < m, j in panels [panel_begin, panel_end) with j < W->n. */
+typedef struct neap_gemm_args {
+    float *y;               /* column j of W goes to y[i * ldy + j] */
+    int64_t ldy;
+    const float *x;
+    int64_t ldx;
+    const int32_t *rows;    /* row(i) = rows[i]; NULL: row(i) = i */
+    int64_t m;
+    const neap_matrix *w;
+    int64_t panel_begin, panel_end;
+} neap_gemm_args;
+
+typedef enum neap_act_kind { NEAP_ACT_SILU, NEAP_ACT_SITU } neap_act_kind;
+/* SILU: silu(g) * u.  SITU: beta tanh(g/beta) sigmoid(g) * lb tanh(u/lb); linear_beta 0 = u itself. */
+typedef struct neap_act {
+    neap_act_kind kind;
+    float beta, linear_beta;
+} neap_act;
+
+/* One KDA head over n consecutive tokens of one sequence: short convolution + SiLU, L2 norm, decay gate,
+ * write strength, recurrence, gated RMSNorm, in one pass (spec/kimi_linear.md section 3). Per token:
+ *   q, k, v = silu(conv(raw));  q = q / sqrt(sum q^2 + 1e-6) * d_k^-1/2;  k likewise without the scale
+ *   z = f + dt_bias;  bounded: g = lower_bound * sigmoid(decay_scale * z);  else g = -decay_scale * softplus(z)
+ *   S = diag(exp g) S;  u = sigmoid(b) (v - S^T k);  S = S + k u^T;  o = S^T q
+ *   out = RMSNorm(o; o_norm, eps) * sigmoid(gate)
+ * (dot over d_k: one chain over ascending d; sums over d_v and norms: dot16.) The state is
+ * [ceil(d_v/32)][d_k][32], unused columns zero. Any split of the tokens into calls gives the same bits. */
+typedef struct neap_kda_args {
+    int64_t n;                 /* tokens, >= 1 */
+    int64_t d_k, d_v, conv_k;  /* conv_k 1 .. 8; d_k, d_v <= 256 */
+    const float *q, *k, *v;    /* raw projections of this head, token t at + t * ld */
+    int64_t ld_q, ld_k, ld_v;
+    const float *conv_q, *conv_k_w, *conv_v; /* filters [d, conv_k], last tap = the current token */
+    float *win_q, *win_k, *win_v; /* in/out: last conv_k-1 raw inputs [d, conv_k-1], oldest first */
+    const float *f;            /* decay projection [d_k] per token */
+    int64_t ld_f;
+    const float *dt_bias;      /* [d_k] */
+    float decay_scale;         /* exp(A_log) of this head */
+    bool is_bounded;
+    float lower_bound;
+    const float *b;            /* write strength before the sigmoid, one per token */
+    int64_t ld_b;
+    const float *gate;         /* output gate before the sigmoid [d_v] per token */
+    int64_t ld_gate;
+    const float *o_norm;       /* [d_v] */
+    float eps;
+    float *state;              /* in/out */
+    float *out;                /* [d_v] per token */
+    int64_t ld_out;
+    float *scratch;            /* neap_kda_scratch(d_k, d_v) floats */
+} neap_kda_args;
+static inline int64_t neap_kda_state_floats(int64_t d_k, int64_t d_v) { return (d_v + 31) / 32 * 32 * d_k; }
+static inline int64_t neap_kda_scratch(int64_t d_k, int64_t d_v) { return 8 * (d_k + d_v) + 256; }
+
+/* Rows of a paged cache: position p of a sequence is row pages[p / page_rows] * page_rows + p % page_rows. */
+typedef struct neap_paged {
+    const float *base;     /* [pages][page_rows][width] */
+    const int32_t *pages;  /* the sequence's page table */
+    int32_t page_rows;     /* a power of two */
+    int32_t width;         /* floats per row */
+} neap_paged;
+static inline const float *neap_paged_row(const neap_paged *c, int64_t p) {
+    return c->base + ((int64_t)c->pages[p / c->page_rows] * c->page_rows + p % c->page_rows) * c->width;
+}
+
+/* Absorbed MLA attention of one token: heads share the cached rows (latent r values, then key part dr values).
+ *   score[h, j] = scale * (q_lat[h] . latent_j + q_rope[h] . rope_j)      (dot16 over the r + dr values)
+ *   p = softmax over the n_list positions (max, then exp, sum as dot16 of ones);  out[h] = sum_j p_j latent_j
+ * list: ascending positions; NULL = 0 .. n_list-1. lse[h] = max + log(sum) when lse != NULL. */
+typedef struct neap_attn_args {
+    const float *q;        /* [n_heads][r + dr], latent part first */
+    int64_t ld_q, n_heads, r, dr;
+    neap_paged cache;
+    const int32_t *list;
+    int64_t n_list;        /* >= 1 */
+    float scale;
+    float *out;            /* [n_heads][r] */
+    int64_t ld_out;
+    float *lse;
+    float *scratch;        /* n_list floats */
+} neap_attn_args;
+
+/* Lightning indexer of one token: I[j] = sum_h w[h] * relu(q[h] . k_j) for j < n (dot16 over d; chain over
+ * ascending h, fmaf), then the k largest; equal scores: the lower position wins; -0 equals +0; NaN ranks last.
+ * n <= k selects everything without scoring. */
+typedef struct neap_index_args {
+    const float *q;       /* [n_heads][d] */
+    const float *w;       /* [n_heads], factors already applied */
+    int64_t n_heads, d;
+    neap_paged keys;
+    int64_t n, k;
+    int32_t *out;         /* ascending positions, min(n, k) of them */
+    float *scores;        /* scratch, n floats; holds the scores afterwards when n > k */
+    int32_t *scratch;     /* n ints */
+} neap_index_args;
+
+/* Router of one token, from logits (F32): spec/kimi_linear.md section 5. Ids in order of falling biased score,
+ * equal scores: lower id first. weights: unbiased scores, renormalised (+1e-20) if asked, times scale. */
+typedef struct neap_route_args {
+    const float *logits, *bias; /* [n_experts]; bias may be NULL */
+    int32_t n_experts, top_k, n_groups, topk_groups;
+    bool is_softmax, is_renormalized;
+    float scale;
+    int32_t *ids;
+    float *weights;
+    float *margin;   /* may be NULL: last chosen minus best rejected biased score (inf: none rejected) */
+    float *scratch;  /* 2 * n_experts floats */
+} neap_route_args;
+
+typedef struct neap_kernels {
+    uint32_t flags;  /* NEAP_CPU_* in use */
+    void (*gemm[NEAP_MATRIX_KINDS])(const neap_gemm_args *a);
+    /* y = x * (1 / sqrt(mean x^2 + eps)) * w; y may be x. */
+    void (*rmsnorm)(float *y, const float *x, const float *w, int64_t n, float eps);
+    /* y = (x - mean) * (1 / sqrt(var + eps)) * w + b; b may be NULL; y may be x. */
+    void (*layernorm)(float *y, const float *x, const float *w, const float *b, int64_t n, float eps);
+    void (*add)(float *y, const float *x, int64_t n);               /* y += x */
+    void (*axpy)(float *y, float a, const float *x, int64_t n);     /* y = fmaf(a, x, y) */
+    void (*sigmoid_mul)(float *y, const float *gate, int64_t n);    /* y *= sigmoid(gate) */
+    void (*glu)(float *y, const float *gate, const float *up, int64_t n, const neap_act *act); /* y may be gate */
+    void (*kda)(const neap_kda_args *a);
+    void (*attn)(const neap_attn_args *a);
+    void (*index)(const neap_index_args *a);
+    /* AttnRes stage 1 over s >= 1 finished snapshots bank[0..s) (rows of d floats): score_s = (X_s . c) *
+     * rsqrt(mean X_s^2 + eps); *max, *den = sum e^(score - max), acc[d] = sum e^(score - max) X_s. */
+    void (*attnres_bank)(float *acc, float *max, float *den, const float *const *bank, int64_t s, const float *c,
+                         int64_t d, float eps);
+    /* Stage 2: merges the running sum p. out may be acc. */
+    void (*attnres_merge)(float *out, const float *acc, float max, float den, const float *p, const float *c, int64_t d,
+                          float eps);
+    void (*route)(const neap_route_args *a);
+    /* x[d]: pairs (2i, 2i+1) if is_interleaved else (i, i + d/2), rotated in place: a cos - b sin, b cos + a sin. */
+    void (*rope)(float *x, const float *cos, const float *sin, int64_t d, bool is_interleaved);
+    /* Largest value, lowest index among equals; false when any value is NaN or +-inf. */
+    bool (*argmax)(const float *x, int64_t n, int64_t *index);
+} neap_kernels;
+
+/* Scalar entries first, overlaid by each variant whose needs are in flags. */
+void neap_kernels_init(neap_kernels *k, uint32_t flags);
+
+#endif

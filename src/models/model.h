@@ -1,0 +1,41 @@
+/* neap_model: a parsed config, a checked tensor table, packed weights and the tokenizer.
+ *
+ * config.c   config.json -> neap_network specs (one declarative field table, then cross-field rules)
+ * names.c    specs -> the list of tensors that the checkpoint must hold (name, shape, allowed dtypes, where it goes)
+ * load.c     checks the whole list against the checkpoint, then reads and packs
+ * Families hold no code paths of their own beyond their field names and defaults. */
+#ifndef NEAP_MODELS_MODEL_H
+#define NEAP_MODELS_MODEL_H
+
+#include "base/arena.h"
+#include "base/log.h"
+#include "format/checkpoint.h"
+#include "layers/layer.h"
+
+typedef enum neap_family {
+    NEAP_FAMILY_KIMI_LINEAR,
+    NEAP_FAMILY_KIMI_K3,
+    NEAP_FAMILY_KIMI_K31,
+    NEAP_FAMILY_DEEPSEEK_V32,
+    NEAP_FAMILY_GLM_MOE_DSA
+} neap_family;
+
+struct neap_model {
+    neap_arena *arena;      /* weights, vectors, names */
+    neap_family family;
+    const char *model_type; /* as in config.json */
+    const char *dir;
+    int32_t context_max;
+    bool is_loaded;         /* false: describe_only */
+    uint32_t cpu_flags;     /* as chosen at open; engines use the same */
+    neap_log log;
+    neap_network net;
+    neap_tokenizer *tokenizer; /* NULL: none in the directory */
+    uint64_t parameters, parameters_active, file_bytes, packed_bytes;
+    const char *weight_formats;
+};
+
+/* Fills net (specs only), family, model_type, context_max from config.json in dir. */
+NEAP_MUST_CHECK neap_status neap_config_read(neap_model *m, const char *dir, float latent_norm_eps);
+
+#endif
