@@ -2,6 +2,8 @@
 #ifndef NEAP_BASE_LOG_H
 #define NEAP_BASE_LOG_H
 
+#include <stdbool.h>
+
 #include "neap.h"
 
 typedef struct neap_log {
