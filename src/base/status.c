@@ -65,8 +65,9 @@ neap_status neap_fail_prefix(neap_status code, const char *format, ...) {
     va_end(args);
     if (n < 0) n = 0;
     size_t used = (size_t)n < sizeof line ? (size_t)n : sizeof line - 1;
-    int more = snprintf(line + used, sizeof line - used, ": %s", error_text);
-    (void)more; /* cut at the end of the buffer on purpose */
+    for (const char *s = ": "; *s && used + 1 < sizeof line;) line[used++] = *s++;
+    for (const char *s = error_text; *s && used + 1 < sizeof line;) line[used++] = *s++;
+    line[used] = 0;
     make_printable(line);
     memcpy(error_text, line, sizeof line);
     return code;
