@@ -1,0 +1,38 @@
+# The front door; CMake does the work. `make check CC=clang BUILD=build-clang` and the like also work.
+BUILD ?= build
+JOBS  ?= $(shell nproc)
+CMAKE_ARGS ?=
+ifneq ($(origin CC),default)
+CMAKE_ARGS += -DCMAKE_C_COMPILER=$(CC)
+endif
+
+all: $(BUILD)/CMakeCache.txt
+	@cmake --build $(BUILD) -j $(JOBS)
+
+$(BUILD)/CMakeCache.txt:
+	@cmake -B $(BUILD) $(CMAKE_ARGS)
+
+check: all
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+bench: all
+	@$(BUILD)/kcheck --bench
+
+demo: all
+	@sh run-demo.sh
+
+asan tsan scalar:
+	@cmake --preset $@
+	@cmake --build build-$@ -j $(JOBS)
+	@ctest --test-dir build-$@ --output-on-failure -j $(JOBS)
+
+fmt:
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+install: all
+	@cmake --install $(BUILD)
+
+clean:
+	@rm -rf build build-*
+
+.PHONY: all check bench demo asan tsan scalar fmt install clean
