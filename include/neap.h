@@ -1,6 +1,7 @@
 /* neap: an inference engine for the Kimi hybrid family (Kimi Linear, Kimi K3, Kimi K3.1 Pro) on CPUs.
  *
- * Order of this header: version and errors, tokenizer and chat, model, engine, sequences and events.
+ * Order of this header: version and errors, tokenizer and chat, model, engine, sequences and events,
+ * tensor files.
  * Rules that hold everywhere:
  *  - Functions that can fail return neap_status and nothing else; the text of the latest failure of the
  *    calling thread is neap_last_error().
@@ -325,6 +326,34 @@ typedef struct neap_engine_stats {
     uint64_t forward_ns;      /* time spent in the model */
 } neap_engine_stats;
 NEAP_API neap_status neap_engine_statistics(const neap_engine *e, neap_engine_stats *out);
+
+/* ---------------------------------------------------------------- tensor files ---------------- */
+
+/* A safetensors file of any content, read strictly: golden files, results of another program. */
+typedef struct neap_tensors neap_tensors;
+
+typedef struct neap_tensor_info {
+    const char *name;     /* from a file: borrowed until neap_tensors_close */
+    const char *dtype;    /* as in the file: "F32", "I32", "BF16" ... */
+    int32_t rank;         /* 0 .. 8 */
+    int64_t shape[8];
+    uint64_t bytes;       /* of the data; when writing it may stay 0 */
+} neap_tensor_info;
+
+NEAP_API neap_status neap_tensors_open(neap_tensors **out, const char *path);
+NEAP_API void neap_tensors_close(neap_tensors *f);
+NEAP_API int64_t neap_tensors_count(const neap_tensors *f);
+/* Tensor i in file order, 0 <= i < count. */
+NEAP_API neap_status neap_tensors_at(const neap_tensors *f, int64_t i, neap_tensor_info *info);
+/* NEAP_NOT_FOUND when there is none of that name. */
+NEAP_API neap_status neap_tensors_find(const neap_tensors *f, const char *name, neap_tensor_info *info);
+/* Copies `bytes` bytes of the tensor's data from `offset` on, as stored (little-endian). */
+NEAP_API neap_status neap_tensors_read(const neap_tensors *f, const char *name, uint64_t offset, uint64_t bytes,
+                                       void *data);
+/* Writes n tensors in the given order, whole or not at all: a temporary file that is renamed. Only the name,
+ * dtype, rank and shape of infos[i] are used. */
+NEAP_API neap_status neap_tensors_write(const char *path, const neap_tensor_info *infos, const void *const *data,
+                                        size_t n);
 
 #ifdef __cplusplus
 }
