@@ -19,7 +19,7 @@ bench: all
 	@$(BUILD)/kcheck --bench
 
 demo: all
-	@sh run-demo.sh
+	@sh demo.sh
 
 asan tsan scalar:
 	@cmake --preset $@

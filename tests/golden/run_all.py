@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Runs `neap verify` over every golden file: those in tests/data and, when it exists, a larger set.
+
+    run_all.py PROGRAM [--cpu MASK] [--threads N]
+
+The larger set has the same layout and is named by NEAP_GOLDEN_DIR. Each line tells model, file, verdict and
+seconds; a failure shows what verify printed.
+"""
+import glob
+import os
+import subprocess
+import sys
+import time
+
+
+def main():
+    program, extra = sys.argv[1], sys.argv[2:]
+    roots = [os.path.join(os.environ["NEAP_TEST_DATA"], "golden")]
+    larger = os.environ.get("NEAP_GOLDEN_DIR")
+    if larger:
+        roots.append(larger)
+    else:
+        print("NEAP_GOLDEN_DIR is not set: only the golden files in the tree")
+    n_files, failed = 0, []
+    for root in roots:
+        found = sorted(glob.glob(os.path.join(root, "models", "*", "golden_*.safetensors")))
+        if not found:
+            sys.exit(f"no golden files below {root}")
+        for golden in found:
+            model = os.path.dirname(golden)
+            begin = time.monotonic()
+            r = subprocess.run([program, "verify", model, golden, *extra], capture_output=True, text=True,
+                               stdin=subprocess.DEVNULL, timeout=280)
+            took = time.monotonic() - begin
+            verdict = "ok" if r.returncode == 0 else f"FAILED (exit {r.returncode})"
+            print(f"{os.path.basename(model):32} {os.path.basename(golden):26} {verdict:10} {took:6.2f} s", flush=True)
+            n_files += 1
+            if r.returncode != 0:
+                failed.append(golden)
+                print(r.stdout[-4000:] + r.stderr[-4000:])
+    print(f"{n_files} golden files, {len(failed)} failed")
+    sys.exit(1 if failed else 0)
+
+
+main()
