@@ -1,0 +1,158 @@
+/* Plan building: work region, op arguments, and the ops that all layers share (linear, head, taps). */
+#include "layers/builder.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+static void *take(neap_builder *b, int64_t n, int64_t size) {
+    uint64_t offset = b->work_used;
+    uint64_t bytes = ((uint64_t)n * (uint64_t)size + 63) & ~(uint64_t)63;
+    b->work_used += bytes;
+    if (b->work_used > b->work_peak) b->work_peak = b->work_used;
+    /* A dry run hands out addresses that are never used; they only have to differ from NULL. */
+    return b->work ? (void *)(b->work + offset) : (void *)(uintptr_t)(64 + offset);
+}
+
+float *neap_builder_floats(neap_builder *b, int64_t n) { return take(b, n, sizeof(float)); }
+int32_t *neap_builder_ints(neap_builder *b, int64_t n) { return take(b, n, sizeof(int32_t)); }
+
+void neap_builder_op(neap_builder *b, const char *name, bool is_beside, int64_t (*count)(const void *),
+                     void (*run)(const void *, int64_t, int64_t, int32_t), const void *args, size_t args_bytes) {
+    b->args_bytes += (args_bytes + 63) & ~(size_t)63;
+    b->n_ops++;
+    if (!b->plan || b->status != NEAP_OK) return;
+    void *copy;
+    b->status = neap_arena_alloc(b->arena, args_bytes, &copy);
+    if (b->status != NEAP_OK) return;
+    memcpy(copy, args, args_bytes);
+    neap_op op = {.name = name, .layer = b->layer, .is_beside = is_beside, .count = count, .run = run, .args = copy};
+    neap_plan_add(b->plan, &op);
+}
+
+/* ---- linear ---- */
+
+typedef struct linear_args {
+    const neap_kernels *k;
+    const neap_batch *batch;
+    const float *x;
+    int64_t ldx;
+    bool is_head; /* rows come from batch->logit_rows */
+    int32_t n;
+    neap_linear_target targets[NEAP_LINEAR_MAX];
+    int64_t first_panel[NEAP_LINEAR_MAX + 1]; /* task index where a target begins */
+} linear_args;
+
+static int64_t linear_count(const void *p) {
+    const linear_args *a = p;
+    return (a->is_head ? a->batch->n_logits : a->batch->n_rows) > 0 ? a->first_panel[a->n] : 0;
+}
+
+static void linear_run(const void *p, int64_t begin, int64_t end, int32_t worker) {
+    const linear_args *a = p;
+    (void)worker;
+    for (int32_t i = 0; i < a->n; i++) {
+        int64_t from = begin > a->first_panel[i] ? begin : a->first_panel[i];
+        int64_t to = end < a->first_panel[i + 1] ? end : a->first_panel[i + 1];
+        if (from >= to) continue;
+        const neap_linear_target *t = &a->targets[i];
+        neap_gemm_args g = {.y = t->y, .ldy = t->ldy, .x = a->x, .ldx = a->ldx,
+                            .rows = a->is_head ? a->batch->logit_rows : NULL,
+                            .m = a->is_head ? a->batch->n_logits : a->batch->n_rows, .w = t->w,
+                            .panel_begin = from - a->first_panel[i], .panel_end = to - a->first_panel[i]};
+        a->k->gemm[t->w->kind](&g);
+    }
+}
+
+static void linear_op(neap_builder *b, const char *name, bool is_beside, linear_args *a) {
+    a->first_panel[0] = 0;
+    for (int32_t i = 0; i < a->n; i++) a->first_panel[i + 1] = a->first_panel[i] + neap_matrix_panels(a->targets[i].w);
+    neap_builder_op(b, name, is_beside, linear_count, linear_run, a, sizeof *a);
+}
+
+void neap_linear_emit(neap_builder *b, const char *name, bool is_beside, const float *x, int64_t ldx,
+                      const neap_linear_target *targets, int32_t n) {
+    assert(n >= 1 && n <= NEAP_LINEAR_MAX);
+    linear_args a = {.k = b->k, .batch = b->batch, .x = x, .ldx = ldx, .n = n};
+    memcpy(a.targets, targets, (size_t)n * sizeof *targets);
+    linear_op(b, name, is_beside, &a);
+}
+
+void neap_head_emit(neap_builder *b, const float *x, int64_t ldx, const neap_matrix *w, float *y, int64_t ldy) {
+    linear_args a = {.k = b->k, .batch = b->batch, .x = x, .ldx = ldx, .is_head = true, .n = 1};
+    a.targets[0] = (neap_linear_target){w, y, ldy};
+    linear_op(b, "head", false, &a);
+}
+
+/* ---- taps ---- */
+
+typedef struct tap_args {
+    const neap_batch *batch;
+    const void *data;
+    int64_t ld, width;
+    bool is_int, is_logits;
+    char name[32];
+} tap_args;
+
+static int64_t tap_count(const void *p) {
+    const tap_args *a = p;
+    for (int32_t i = 0; i < a->batch->n_segments; i++)
+        if (a->batch->segments[i].tap) return 1;
+    return 0;
+}
+
+static const void *tap_row(const tap_args *a, int64_t row) {
+    return (const char *)a->data + row * a->ld * (a->is_int ? (int64_t)sizeof(int32_t) : (int64_t)sizeof(float));
+}
+
+/* Runs of consecutive logits rows that belong to one segment. */
+static void tap_logits(const tap_args *a) {
+    const neap_batch *s = a->batch;
+    for (int32_t i = 0; i < s->n_logits;) {
+        const neap_batch_segment *g = &s->segments[s->row_segment[s->logit_rows[i]]];
+        int32_t n = 1;
+        while (i + n < s->n_logits && s->logit_rows[i + n] == s->logit_rows[i] + n &&
+               s->row_segment[s->logit_rows[i + n]] == s->row_segment[s->logit_rows[i]])
+            n++;
+        if (g->tap) {
+            neap_tap t = {.name = a->name, .rank = 2, .shape = {n, a->width}, .data = tap_row(a, i),
+                          .position = s->row_position[s->logit_rows[i]]};
+            g->tap(g->tap_user, &t);
+        }
+        i += n;
+    }
+}
+
+static void tap_run(const void *p, int64_t begin, int64_t end, int32_t worker) {
+    const tap_args *a = p;
+    (void)begin, (void)end, (void)worker;
+    if (a->is_logits) {
+        tap_logits(a);
+        return;
+    }
+    assert(a->ld == a->width);
+    for (int32_t i = 0; i < a->batch->n_segments; i++) {
+        const neap_batch_segment *s = &a->batch->segments[i];
+        if (!s->tap) continue;
+        neap_tap t = {.name = a->name, .is_int = a->is_int, .rank = 2, .shape = {s->n_rows, a->width},
+                      .position = s->position, .data = tap_row(a, s->row_begin)};
+        s->tap(s->tap_user, &t);
+    }
+}
+
+void neap_tap_emit(neap_builder *b, const char *name, int32_t suffix, const void *data, int64_t ld, int64_t width,
+                   bool is_int) {
+    if (!b->has_taps) return;
+    tap_args a = {.batch = b->batch, .data = data, .ld = ld, .width = width, .is_int = is_int};
+    if (suffix >= 0)
+        snprintf(a.name, sizeof a.name, "%s.%d", name, suffix);
+    else
+        snprintf(a.name, sizeof a.name, "%s", name);
+    neap_builder_op(b, "tap", false, tap_count, tap_run, &a, sizeof a);
+}
+
+void neap_tap_logits_emit(neap_builder *b, const float *logits, int64_t vocab) {
+    if (!b->has_taps) return;
+    tap_args a = {.batch = b->batch, .data = logits, .ld = vocab, .width = vocab, .is_logits = true, .name = "logits"};
+    neap_builder_op(b, "tap", false, tap_count, tap_run, &a, sizeof a);
+}

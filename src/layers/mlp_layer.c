@@ -1,0 +1,48 @@
+/* Dense feed-forward: y = W_down act(W_gate x, W_up x), act = SwiGLU or SiTU (spec kimi_k3 section 5).
+ * The activation runs where gate and up of the same columns were computed, in one task. */
+#include "layers/builder.h"
+
+typedef struct glu_args {
+    const neap_kernels *k;
+    const neap_batch *batch;
+    const float *x;
+    int64_t ldx;
+    const neap_matrix *gate, *up;
+    float *h, *u; /* [rows, F] result in h */
+    int64_t width;
+    neap_act act;
+} glu_args;
+
+static int64_t panels_count(const void *p) {
+    const glu_args *a = p;
+    return a->batch->n_rows > 0 ? neap_matrix_panels(a->gate) : 0;
+}
+
+static void glu_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
+    const glu_args *a = ptr;
+    (void)worker;
+    int64_t n = a->batch->n_rows, first = begin * NEAP_PANEL;
+    int64_t columns = (end * NEAP_PANEL < a->width ? end * NEAP_PANEL : a->width) - first;
+    neap_gemm_args g = {.y = a->h, .ldy = a->width, .x = a->x, .ldx = a->ldx, .m = n, .w = a->gate,
+                        .panel_begin = begin, .panel_end = end};
+    a->k->gemm[a->gate->kind](&g);
+    g.y = a->u;
+    g.w = a->up;
+    a->k->gemm[a->up->kind](&g);
+    for (int64_t r = 0; r < n; r++) {
+        float *h = a->h + r * a->width + first;
+        a->k->glu(h, h, a->u + r * a->width + first, columns, &a->act);
+    }
+}
+
+void neap_mlp_emit(neap_builder *b, const neap_mlp_weights *w, int64_t width, const float *x, float *y) {
+    uint64_t mark = neap_builder_mark(b);
+    int64_t c = b->net->width;
+    glu_args a = {.k = b->k, .batch = b->batch, .x = x, .ldx = c, .gate = &w->gate, .up = &w->up, .width = width,
+                  .h = neap_builder_floats(b, b->rows_max * width), .u = neap_builder_floats(b, b->rows_max * width),
+                  .act = b->net->act};
+    neap_builder_op(b, "mlp.glu", false, panels_count, glu_run, &a, sizeof a);
+    neap_linear_target down = {&w->down, y, c};
+    neap_linear_emit(b, "mlp.down", false, a.h, width, &down, 1);
+    neap_builder_release(b, mark);
+}

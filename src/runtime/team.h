@@ -1,0 +1,24 @@
+/* The worker team: persistent threads that run one function together. Worker 0 is the calling thread.
+ *
+ * The barrier spins briefly, then sleeps on a futex, so that a busy or small machine never burns the time that
+ * another worker needs; between jobs all workers sleep and cost nothing. */
+#ifndef NEAP_RUNTIME_TEAM_H
+#define NEAP_RUNTIME_TEAM_H
+
+#include "base/status.h"
+
+typedef struct neap_team neap_team;
+typedef void (*neap_team_fn)(void *arg, int32_t worker);
+
+enum { NEAP_TEAM_MAX = 512 };
+
+/* n_threads 1 .. NEAP_TEAM_MAX, the caller included. */
+NEAP_MUST_CHECK neap_status neap_team_create(neap_team **out, int32_t n_threads);
+void neap_team_destroy(neap_team *t);
+int32_t neap_team_size(const neap_team *t);
+/* Runs fn(arg, worker) on every worker and returns when all are done. One caller at a time. */
+void neap_team_run(neap_team *t, neap_team_fn fn, void *arg);
+/* Inside fn: waits until every worker has arrived; what was written before is visible after. */
+void neap_team_barrier(neap_team *t);
+
+#endif
