@@ -1,0 +1,23 @@
+/* Files from outside: opened so that nothing can hang, read with every short count and signal handled. */
+#ifndef NEAP_FORMAT_FILE_H
+#define NEAP_FORMAT_FILE_H
+
+#include "base/status.h"
+
+/* Opens a regular file for reading, relative to the directory descriptor `dir` (AT_FDCWD: none). Links are
+ * followed. shown: what messages call the file. NEAP_NOT_FOUND, NEAP_BAD_FILE (not a regular file), NEAP_IO. */
+NEAP_MUST_CHECK neap_status neap_file_open(int *fd, uint64_t *bytes, int dir, const char *name, const char *shown);
+/* Copies n bytes from `at`. NEAP_IO when the file ends before. */
+NEAP_MUST_CHECK neap_status neap_file_pread(int fd, void *dst, size_t n, uint64_t at, const char *shown);
+/* neap_file_read (json.h) relative to a directory. */
+NEAP_MUST_CHECK neap_status neap_file_read_at(char **out, size_t *n, int dir, const char *name, const char *shown,
+                                              uint64_t bytes_max);
+
+typedef struct neap_file_part {
+    const void *data;
+    size_t bytes;
+} neap_file_part;
+/* Replaces path by the parts, one after the other: a reader sees the old file or the whole new one. */
+NEAP_MUST_CHECK neap_status neap_file_write(const char *path, const neap_file_part *parts, size_t n_parts);
+
+#endif
