@@ -36,7 +36,7 @@ typedef struct mla_args {
     float *index_w;  /* [rows, hi] */
     float *cos, *sin; /* [rows, dr / 2] */
     neap_selection selection;
-    float *scores;   /* [workers][context] */
+    float *scores;   /* [workers][neap_attn_scratch(context)] */
     int32_t *sorting; /* [workers][context] */
     int64_t context_max;
 } mla_args;
@@ -137,7 +137,7 @@ static void select_run(const void *ptr, int64_t begin, int64_t end, int32_t work
         int32_t *list = a->selection.lists + row * a->selection.ld;
         neap_index_args x = {.q = q, .w = w, .n_heads = hi, .d = di,
                              .keys = paged(a, row, a->caches->layers[a->layer].index_rows, di), .n = n, .k = k,
-                             .out = list, .scores = a->scores + worker * a->context_max,
+                             .out = list, .scores = a->scores + worker * neap_attn_scratch(a->context_max),
                              .scratch = a->sorting + worker * a->context_max};
         a->k->index(&x);
         int64_t found = n < k ? n : k;
@@ -166,7 +166,8 @@ static void attend_run(const void *ptr, int64_t begin, int64_t end, int32_t work
                             .list = s->has_index ? a->selection.lists + row * a->selection.ld : NULL,
                             .n_list = s->has_index ? a->selection.n_lists[row] : visible(a, row),
                             .scale = s->softmax_scale, .out = a->o_lat + (row * s->n_heads + h) * s->kv_lora,
-                            .ld_out = s->kv_lora, .scratch = a->scores + worker * a->context_max};
+                            .ld_out = s->kv_lora, .scratch = a->scores + worker * neap_attn_scratch(a->context_max),
+                            .scratch_floats = neap_attn_scratch(a->context_max)};
         a->k->attn(&x);
     }
 }
@@ -235,7 +236,7 @@ void neap_mla_emit(neap_builder *b, const neap_mla_spec *s, const neap_mla_weigh
         a.index_w = neap_builder_floats(b, rows * hi);
         a.sorting = neap_builder_ints(b, b->n_workers * b->context_max);
     }
-    a.scores = neap_builder_floats(b, b->n_workers * b->context_max);
+    a.scores = neap_builder_floats(b, b->n_workers * neap_attn_scratch(b->context_max));
 
     emit_inputs(b, &a, x);
     neap_builder_op(b, "mla.prepare", false, rows_count, prepare_run, &a, sizeof a);

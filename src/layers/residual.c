@@ -13,8 +13,6 @@
 
 #include "layers/builder.h"
 
-enum { BANK_MAX = 1024 };
-
 typedef struct residual_args {
     const neap_kernels *k;
     const neap_batch *batch;
@@ -37,7 +35,7 @@ static void residual_run(const void *ptr, int64_t begin, int64_t end, int32_t wo
     const residual_args *a = ptr;
     (void)worker;
     int64_t c = a->width;
-    const float *bank[BANK_MAX];
+    const float *bank[NEAP_ATTNRES_MAX];
     for (int64_t r = begin; r < end; r++) {
         float *p = a->p + r * c;
         if (a->y) {
@@ -68,7 +66,7 @@ void neap_residual_emit(neap_builder *b, neap_stream *s, const char *name, const
                        .replaces = s->is_fresh, .res = res, .bank = s->bank, .bank_stride = b->rows_max * c,
                        .n_bank = s->n_bank, .takes_snapshot = is_block_start, .norm = norm, .width = c,
                        .eps = b->net->eps};
-    assert(s->n_bank < BANK_MAX);
+    assert(s->n_bank < NEAP_ATTNRES_MAX);
     neap_builder_op(b, name, false, rows_count, residual_run, &a, sizeof a);
     s->n_bank += is_block_start;
     s->has_y = true;
