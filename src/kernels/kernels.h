@@ -48,7 +48,8 @@ typedef struct neap_act {
  *   S = diag(exp g) S;  u = sigmoid(b) (v - S^T k);  S = S + k u^T;  o = S^T q
  *   out = RMSNorm(o; o_norm, eps) * sigmoid(gate)
  * (dot over d_k: one chain over ascending d; sums over d_v and norms: dot16.) The state is
- * [ceil(d_v/32)][d_k][32], unused columns zero. Any split of the tokens into calls gives the same bits. */
+ * [ceil(d_v/32)][d_k][32], unused columns zero (they are computed like the others). Any split of the tokens
+ * into calls gives the same bits. */
 typedef struct neap_kda_args {
     int64_t n;                 /* tokens, >= 1 */
     int64_t d_k, d_v, conv_k;  /* conv_k 1 .. 8; d_k, d_v <= 256 */
@@ -74,7 +75,7 @@ typedef struct neap_kda_args {
     float *scratch;            /* neap_kda_scratch(d_k, d_v) floats */
 } neap_kda_args;
 static inline int64_t neap_kda_state_floats(int64_t d_k, int64_t d_v) { return (d_v + 31) / 32 * 32 * d_k; }
-static inline int64_t neap_kda_scratch(int64_t d_k, int64_t d_v) { return 8 * (d_k + d_v) + 256; }
+static inline int64_t neap_kda_scratch(int64_t d_k, int64_t d_v) { return 64 * (d_k + d_v) + 256; }
 
 /* Rows of a paged cache: position p of a sequence is row pages[p / page_rows] * page_rows + p % page_rows. */
 typedef struct neap_paged {
@@ -101,8 +102,11 @@ typedef struct neap_attn_args {
     float *out;            /* [n_heads][r] */
     int64_t ld_out;
     float *lse;
-    float *scratch;        /* n_list floats */
+    float *scratch;        /* at least n_list floats */
+    int64_t scratch_floats; /* how many there are; 0 = n_list. With neap_attn_scratch() of them a fast version
+                             * reads each cached row once for several heads. The bits stay the same. */
 } neap_attn_args;
+static inline int64_t neap_attn_scratch(int64_t n_list) { return 8 * n_list; }
 
 /* Lightning indexer of one token: I[j] = sum_h w[h] * relu(q[h] . k_j) for j < n (dot16 over d; chain over
  * ascending h, fmaf), then the k largest; equal scores: the lower position wins; -0 equals +0; NaN ranks last.
@@ -118,11 +122,13 @@ typedef struct neap_index_args {
     int32_t *scratch;     /* n ints */
 } neap_index_args;
 
+enum { NEAP_ATTNRES_MAX = 1024 }; /* snapshots that attnres_bank takes */
+
 /* Router of one token, from logits (F32): spec/kimi_linear.md section 5. Ids in order of falling biased score,
  * equal scores: lower id first. weights: unbiased scores, renormalised (+1e-20) if asked, times scale. */
 typedef struct neap_route_args {
     const float *logits, *bias; /* [n_experts]; bias may be NULL */
-    int32_t n_experts, top_k, n_groups, topk_groups;
+    int32_t n_experts, top_k, n_groups, topk_groups; /* n_groups divides n_experts; enough experts kept */
     bool is_softmax, is_renormalized;
     float scale;
     int32_t *ids;
@@ -146,7 +152,8 @@ typedef struct neap_kernels {
     void (*attn)(const neap_attn_args *a);
     void (*index)(const neap_index_args *a);
     /* AttnRes stage 1 over s >= 1 finished snapshots bank[0..s) (rows of d floats): score_s = (X_s . c) *
-     * rsqrt(mean X_s^2 + eps); *max, *den = sum e^(score - max), acc[d] = sum e^(score - max) X_s. */
+     * rsqrt(mean X_s^2 + eps); *max, *den = sum e^(score - max), acc[d] = sum e^(score - max) X_s.
+     * s is at most NEAP_ATTNRES_MAX. */
     void (*attnres_bank)(float *acc, float *max, float *den, const float *const *bank, int64_t s, const float *c,
                          int64_t d, float eps);
     /* Stage 2: merges the running sum p. out may be acc. */
@@ -155,7 +162,7 @@ typedef struct neap_kernels {
     void (*route)(const neap_route_args *a);
     /* x[d]: pairs (2i, 2i+1) if is_interleaved else (i, i + d/2), rotated in place: a cos - b sin, b cos + a sin. */
     void (*rope)(float *x, const float *cos, const float *sin, int64_t d, bool is_interleaved);
-    /* Largest value, lowest index among equals; false when any value is NaN or +-inf. */
+    /* Largest value, lowest index among equals; false (index untouched) when any value is NaN or +-inf. */
     bool (*argmax)(const float *x, int64_t n, int64_t *index);
 } neap_kernels;
 

@@ -56,7 +56,10 @@ typedef struct neap_pack_source {
     neap_dtype dtype;
     const void *data;
     int64_t row_stride, col_stride;
-    const float *scale_inv;     /* FP8: [ceil(n/128)][ceil(k/128)], row-major; in the source's own orientation */
+    const float *scale_inv;     /* FP8: [ceil(n/128)][ceil(k/128)], row-major; in the source's own orientation:
+                                 * [ceil(k/128)][ceil(n/128)] when the source is transposed (row_stride 1) */
+    int64_t scale_ld;           /* blocks per row of scale_inv; 0 = as above */
+    int64_t scale_row, scale_col; /* where data[0] lies inside the scaled tensor (a slice), in its orientation */
     const uint8_t *scale_e8m0;  /* MXFP4 */
 } neap_pack_source;
 

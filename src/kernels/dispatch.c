@@ -1,0 +1,16 @@
+/* Fills the kernel table: scalar first, then every variant whose needs are met, in the order of families.h
+ * (narrow to wide), so the last one that fits stays.
+ *
+ * The table is filled once per engine and then const; a call costs one indirect jump. */
+#include "kernels/families.h"
+
+#include <string.h>
+
+void neap_kernels_init(neap_kernels *k, uint32_t flags) {
+    memset(k, 0, sizeof *k);
+    k->flags = flags;
+#define OVERLAY(family, isa, needs) \
+    if ((flags & (needs)) == (needs)) neap_##family##_##isa##_init(k);
+    NEAP_ALL_VARIANTS(OVERLAY)
+#undef OVERLAY
+}

@@ -1,0 +1,48 @@
+/* Which kernel files exist: one list per family of (instruction set, NEAP_CPU_* flags it needs).
+ *
+ * Declarations, the overlay in dispatch.c and the cases of kcheck all come from these lists, so adding a
+ * variant is one word here and one in the build file. Each file exports one function,
+ * neap_<family>_<isa>_init(), which puts its kernels into the table; the kernels themselves are static. */
+#ifndef NEAP_KERNELS_FAMILIES_H
+#define NEAP_KERNELS_FAMILIES_H
+
+#include "kernels/cpu.h"
+#include "kernels/kernels.h"
+
+/* The build defines NEAP_SIMD as 1 where the vector files are compiled in. */
+#if defined(NEAP_SIMD) && NEAP_SIMD
+#define NEAP_VARIANT_AVX2(X, family) X(family, avx2, NEAP_CPU_AVX2)
+#define NEAP_VARIANT_AVX512(X, family) X(family, avx512, NEAP_CPU_AVX512)
+#else
+#define NEAP_VARIANT_AVX2(X, family)
+#define NEAP_VARIANT_AVX512(X, family)
+#endif
+
+#define NEAP_GEMM_VARIANTS(X) X(gemm, scalar, 0)
+#define NEAP_NORM_VARIANTS(X) X(norm, scalar, 0)
+#define NEAP_ACT_VARIANTS(X) X(act, scalar, 0)
+#define NEAP_KDA_VARIANTS(X) X(kda, scalar, 0)
+#define NEAP_ATTN_VARIANTS(X) X(attn, scalar, 0)
+#define NEAP_INDEX_VARIANTS(X) X(index, scalar, 0)
+#define NEAP_ATTNRES_VARIANTS(X) X(attnres, scalar, 0)
+#define NEAP_ROUTE_VARIANTS(X) X(route, scalar, 0)
+#define NEAP_ROPE_VARIANTS(X) X(rope, scalar, 0)
+#define NEAP_SAMPLE_VARIANTS(X) X(sample, scalar, 0)
+
+#define NEAP_ALL_VARIANTS(X) \
+    NEAP_GEMM_VARIANTS(X)    \
+    NEAP_NORM_VARIANTS(X)    \
+    NEAP_ACT_VARIANTS(X)     \
+    NEAP_KDA_VARIANTS(X)     \
+    NEAP_ATTN_VARIANTS(X)    \
+    NEAP_INDEX_VARIANTS(X)   \
+    NEAP_ATTNRES_VARIANTS(X) \
+    NEAP_ROUTE_VARIANTS(X)   \
+    NEAP_ROPE_VARIANTS(X)    \
+    NEAP_SAMPLE_VARIANTS(X)
+
+#define NEAP_DECLARE_INIT(family, isa, needs) void neap_##family##_##isa##_init(neap_kernels *k);
+NEAP_ALL_VARIANTS(NEAP_DECLARE_INIT)
+#undef NEAP_DECLARE_INIT
+
+#endif
