@@ -1,0 +1,18 @@
+/* The string literals of a Python source, without running it. */
+#ifndef NEAP_FORMAT_PYSTRING_H
+#define NEAP_FORMAT_PYSTRING_H
+
+#include "base/status.h"
+
+/* Stands in the text for a value that only running the program would give: a "{...}" field of an f-string,
+ * or an expression added to a string. */
+#define NEAP_PY_FIELD "\x01"
+
+typedef neap_status (*neap_py_string_fn)(void *user, const char *text);
+
+/* Calls fn with every literal; neighbouring literals (implicit joining, or joined by +) come as one text.
+ * Texts that hold NUL or the byte of NEAP_PY_FIELD themselves are skipped, bytes literals and literals with
+ * unknown escapes too. A source that does not end its literals gives what was found up to there. */
+NEAP_MUST_CHECK neap_status neap_py_strings(const char *source, size_t n, neap_py_string_fn fn, void *user);
+
+#endif
