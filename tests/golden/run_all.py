@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs `neap verify` over every golden file: those in tests/data and, when it exists, a larger set.
+"""Runs `neap verify` over every golden file: those in tests/data, the bundled model's, and a larger set if
+there is one.
 
     run_all.py PROGRAM [--cpu MASK] [--threads N]
 
@@ -15,7 +16,8 @@ import time
 
 def main():
     program, extra = sys.argv[1], sys.argv[2:]
-    roots = [os.path.join(os.environ["NEAP_TEST_DATA"], "golden")]
+    data = os.environ["NEAP_TEST_DATA"]
+    roots = [os.path.join(data, "golden"), os.path.join(data, "..", "..")]  # the second: models/ of the project
     larger = os.environ.get("NEAP_GOLDEN_DIR")
     if larger:
         roots.append(larger)
