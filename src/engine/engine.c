@@ -1,0 +1,359 @@
+/* The engine: what is claimed once, and the step that moves every running sequence.
+ *
+ * One step (neap_step):
+ *   1. sequences that were cancelled end
+ *   2. the scheduler deals the rows of the step (scheduler.c): readers first, prompts in chunks
+ *   3. the forward computes all rows together (forward.c)
+ *   4. every sequence takes its results: progress, a token, its end (sequence.c), as events (events.c)
+ * Sequences that have ended leave the running list at once; their handles live until neap_seq_free.
+ *
+ * Owns: the forward (work buffers, caches, worker team), sampler scratch, the event rings, and all handles.
+ * Nothing is allocated in a step. The caller's thread drives everything; only neap_cancel may come from
+ * another one. */
+#include <assert.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine_internal.h"
+
+#define DEFAULT_CONTEXT_MAX 8192
+/* Events that may wait beyond what one step of all sequences makes. */
+#define SPARE_EVENTS 256
+#define SPARE_TEXT_BYTES 32768
+
+/* ---- sizes ---- */
+
+static neap_status resolve_options(neap_engine_options *o, const neap_model *m, const neap_engine_options *in) {
+    NEAP_CHECK(m != NULL, NEAP_INVALID_ARGUMENT, "the model is NULL");
+    NEAP_TRY(neap_engine_options_take(o, in));
+    if (o->n_threads == 0) o->n_threads = neap_default_threads();
+    if (o->context_max == 0) {
+        const bool is_small = m->context_max > 0 && m->context_max < DEFAULT_CONTEXT_MAX;
+        o->context_max = is_small ? m->context_max : DEFAULT_CONTEXT_MAX;
+    }
+    if (o->cache_tokens_max == 0) o->cache_tokens_max = (uint64_t)o->seqs_max * (uint64_t)o->context_max;
+    return NEAP_OK;
+}
+
+static neap_forward_options forward_options(const neap_engine_options *o) {
+    return (neap_forward_options){.n_threads = o->n_threads,
+                                  .seqs_max = o->seqs_max,
+                                  .context_max = o->context_max,
+                                  .batch_tokens_max = o->batch_tokens_max,
+                                  .cache_tokens_max = (int64_t)o->cache_tokens_max,
+                                  .enable_taps = o->enable_taps != 0};
+}
+
+/* Longest ordinary token and, into unsampled unless NULL, the ids that must never be sampled. */
+static neap_status scan_tokens(const neap_model *m, size_t *token_bytes_max, int32_t *unsampled, int32_t *n_unsampled) {
+    *token_bytes_max = 0;
+    *n_unsampled = 0;
+    const neap_tokenizer *t = m->tokenizer;
+    if (t == NULL) return NEAP_OK;
+    const int32_t n_tokens = neap_tokenizer_vocab(t);
+    for (int32_t id = 0; id < m->net.vocab; id++) {
+        bool is_unsampled = id >= n_tokens || neap_token_is_unsampled(t, id);
+        if (!is_unsampled) {
+            const char *bytes = NULL;
+            size_t n = 0;
+            int is_special = 0;
+            NEAP_TRY(neap_token_bytes(t, id, &bytes, &n, &is_special));
+            if (!is_special && n > *token_bytes_max) *token_bytes_max = n;
+        }
+        if (!is_unsampled) continue;
+        if (unsampled != NULL) unsampled[*n_unsampled] = id;
+        (*n_unsampled)++;
+    }
+    return NEAP_OK;
+}
+
+typedef struct ring_sizes {
+    uint64_t n_events, text_bytes;
+} ring_sizes;
+
+/* A step makes at most PROMPT, TOKEN and DONE per sequence, the last two with text. */
+static ring_sizes size_rings(int32_t seqs_max, size_t text_room) {
+    const uint64_t n = (uint64_t)seqs_max;
+    return (ring_sizes){.n_events = 3 * n + SPARE_EVENTS,
+                        .text_bytes = (2 * n + 1) * (text_room + 1) + n + SPARE_TEXT_BYTES};
+}
+
+/* What the engine claims besides the forward. */
+static uint64_t own_bytes(const neap_model *m, const neap_engine_options *o, size_t token_bytes_max) {
+    const ring_sizes rings = size_rings(o->seqs_max, neap_text_room(token_bytes_max, NEAP_STOP_BYTES_MAX));
+    const uint64_t per_seq = sizeof(neap_turn) + sizeof(neap_segment) + 2 * sizeof(neap_seq *) + sizeof(neap_seq);
+    const uint64_t tokens = o->cache_tokens_max * sizeof(int32_t);
+    return sizeof(neap_engine) + neap_sampler_bytes(m->net.vocab) + (uint64_t)m->net.vocab * sizeof(int32_t) +
+           neap_events_bytes(rings.n_events, rings.text_bytes) + (uint64_t)o->seqs_max * per_seq + tokens;
+}
+
+static neap_status measure(const neap_model *m, const neap_engine_options *o, neap_memory *memory) {
+    size_t token_bytes_max;
+    int32_t n_unsampled;
+    const neap_forward_options fo = forward_options(o);
+    NEAP_TRY(scan_tokens(m, &token_bytes_max, NULL, &n_unsampled));
+    NEAP_TRY(neap_forward_memory(m, &fo, &memory->state, &memory->cache, &memory->work));
+    const uint64_t parts[] = {memory->work, memory->state, memory->cache};
+    uint64_t total = own_bytes(m, o, token_bytes_max);
+    memory->work += total;
+    for (int i = 0; i < 3; i++) {
+        NEAP_CHECK(!__builtin_add_overflow(total, parts[i], &total), NEAP_LIMIT,
+                   "the memory for context_max %d and seqs_max %d is beyond 64 bits", o->context_max, o->seqs_max);
+    }
+    memory->weights = m->packed_bytes;
+    NEAP_CHECK(!__builtin_add_overflow(total, memory->weights, &memory->total), NEAP_LIMIT,
+               "the memory for context_max %d and seqs_max %d is beyond 64 bits", o->context_max, o->seqs_max);
+    memory->available = neap_memory_available();
+    return NEAP_OK;
+}
+
+neap_status neap_engine_memory(const neap_model *m, const neap_engine_options *o, neap_memory *out) {
+    NEAP_CHECK(out != NULL, NEAP_INVALID_ARGUMENT, "the place for the result is NULL");
+    const size_t size = out->struct_size;
+    NEAP_CHECK(size >= 2 * sizeof(size_t) && size <= sizeof *out, NEAP_INVALID_ARGUMENT,
+               "struct_size of the result is %zu, this library knows %zu", size, sizeof *out);
+    neap_engine_options resolved;
+    neap_memory memory = {.struct_size = size};
+    NEAP_TRY(resolve_options(&resolved, m, o));
+    NEAP_TRY(measure(m, &resolved, &memory));
+    memcpy(out, &memory, size);
+    return NEAP_OK;
+}
+
+static double mib(uint64_t bytes) { return (double)bytes / (1024.0 * 1024.0); }
+
+/* Refuses before anything is claimed. The weights are there already. */
+static neap_status check_memory(const neap_model *m, const neap_engine_options *o) {
+    neap_memory memory = {.struct_size = sizeof memory};
+    NEAP_TRY(measure(m, o, &memory));
+    const uint64_t need = memory.total - memory.weights;
+    const bool is_given = o->memory_max > 0;
+    const uint64_t limit = is_given ? o->memory_max : memory.available;
+    NEAP_CHECK(need <= limit, NEAP_NO_MEMORY,
+               "context_max %d with seqs_max %d needs %.1f MiB (cache %.1f, state %.1f, work %.1f); %s %.1f MiB",
+               o->context_max, o->seqs_max, mib(need), mib(memory.cache), mib(memory.state), mib(memory.work),
+               is_given ? "memory_max is" : "the machine has", mib(limit));
+    return NEAP_OK;
+}
+
+/* ---- life ---- */
+
+static neap_status read_stop_tokens(neap_engine *e) {
+    void *p = NULL;
+    size_t n = 0;
+    const neap_tokenizer *t = e->model->tokenizer;
+    if (t == NULL) return NEAP_OK;
+    const neap_status status = neap_stop_tokens(t, NULL, 0, &n);
+    if (status != NEAP_OK && status != NEAP_TOO_SMALL) return status;
+    if (n == 0) return NEAP_OK;
+    NEAP_TRY(neap_arena_array(e->arena, n, sizeof(int32_t), &p));
+    NEAP_TRY(neap_stop_tokens(t, p, n, &n));
+    e->eos = p;
+    e->n_eos = (int32_t)n;
+    return NEAP_OK;
+}
+
+static neap_status claim_sampler(neap_engine *e) {
+    void *p = NULL;
+    int32_t n_unsampled = 0;
+    NEAP_TRY(scan_tokens(e->model, &e->token_bytes_max, NULL, &n_unsampled));
+    NEAP_TRY(neap_arena_array(e->arena, (size_t)n_unsampled, sizeof(int32_t), &p));
+    NEAP_TRY(scan_tokens(e->model, &e->token_bytes_max, p, &n_unsampled));
+    e->text_room = neap_text_room(e->token_bytes_max, NEAP_STOP_BYTES_MAX);
+    neap_kernels_init(&e->kernels, e->model->cpu_flags);
+    return neap_sampler_init(&e->sampler, e->arena, &e->kernels, e->model->net.vocab, p, n_unsampled);
+}
+
+static neap_status claim_lists(neap_engine *e) {
+    void *p = NULL;
+    const size_t n = (size_t)e->options.seqs_max;
+    NEAP_TRY(neap_arena_array(e->arena, n, sizeof(neap_seq *), &p));
+    e->running = p;
+    NEAP_TRY(neap_arena_array(e->arena, n, sizeof(neap_seq *), &p));
+    e->in_segment = p;
+    NEAP_TRY(neap_arena_array(e->arena, n, sizeof(neap_turn), &p));
+    e->turns = p;
+    NEAP_TRY(neap_arena_array(e->arena, n, sizeof(neap_segment), &p));
+    e->segments = p;
+    const ring_sizes rings = size_rings(e->options.seqs_max, e->text_room);
+    return neap_events_init(&e->events, e->arena, rings.n_events, rings.text_bytes);
+}
+
+static neap_status claim(neap_engine *e) {
+    const neap_forward_options fo = forward_options(&e->options);
+    NEAP_TRY(claim_sampler(e));
+    NEAP_TRY(read_stop_tokens(e));
+    NEAP_TRY(claim_lists(e));
+    NEAP_TRY(neap_forward_create(&e->forward, e->model, &fo));
+    const int64_t cache_total = neap_forward_cache_total(e->forward);
+    if (cache_total < e->options.context_max) e->options.context_max = (int32_t)cache_total;
+    return NEAP_OK;
+}
+
+neap_status neap_engine_create(neap_engine **out, const neap_model *m, const neap_engine_options *o) {
+    NEAP_CHECK(out != NULL, NEAP_INVALID_ARGUMENT, "the place for the engine is NULL");
+    *out = NULL;
+    neap_engine_options options;
+    NEAP_TRY(resolve_options(&options, m, o));
+    NEAP_CHECK(m->is_loaded, NEAP_INVALID_ARGUMENT, "the model was opened with describe_only; it has no weights");
+    NEAP_TRY(check_memory(m, &options));
+    const neap_log log = {.fn = options.log, .user = options.log_user};
+    if (m->context_max > 0 && options.context_max > m->context_max) {
+        neap_log_write(&log, NEAP_LOG_WARN, "context_max %d is more than the %d tokens that the model was made for",
+                       options.context_max, m->context_max);
+    }
+
+    neap_status status = NEAP_OK;
+    neap_arena *arena = NULL;
+    void *p = NULL;
+    neap_engine *e = NULL;
+    NEAP_TRY(neap_arena_create(&arena, "engine"));
+    NEAP_TRY_GOTO(neap_arena_alloc(arena, sizeof(neap_engine), &p));
+    e = p;
+    e->arena = arena;
+    e->model = m;
+    e->options = options;
+    e->log = log;
+    NEAP_TRY_GOTO(claim(e));
+    *out = e;
+    return NEAP_OK;
+fail:
+    if (e != NULL) neap_forward_destroy(e->forward);
+    neap_arena_destroy(arena);
+    return status;
+}
+
+void neap_engine_destroy(neap_engine *e) {
+    if (e == NULL) return;
+    assert(!e->is_stepping);
+    while (e->first != NULL) neap_seq_destroy(e->first);
+    neap_forward_destroy(e->forward);
+    neap_arena_destroy(e->arena);
+}
+
+/* ---- a step ---- */
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void drop_finished(neap_engine *e) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->n_running; i++) {
+        if (!e->running[i]->is_done) e->running[n++] = e->running[i];
+    }
+    e->n_running = n;
+}
+
+static void finish_cancelled(neap_engine *e) {
+    for (int32_t i = 0; i < e->n_running; i++) {
+        neap_seq *s = e->running[i];
+        if (atomic_load_explicit(&s->is_cancelled, memory_order_relaxed)) {
+            neap_seq_finish(s, NEAP_FINISH_CANCELLED, NEAP_CANCELLED);
+        }
+    }
+    drop_finished(e);
+}
+
+/* Deals the rows and fills the segments, in order of submission. Returns how many segments. */
+static int32_t plan_step(neap_engine *e) {
+    for (int32_t i = 0; i < e->n_running; i++) {
+        const neap_seq *s = e->running[i];
+        e->turns[i] = (neap_turn){.n_wanted = neap_seq_rows_left(s),
+                                  .is_decode = neap_seq_is_decoding(s),
+                                  .n_waited = s->n_waited};
+    }
+    neap_schedule(e->turns, e->n_running, e->options.batch_tokens_max);
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->n_running; i++) {
+        e->running[i]->n_waited = e->turns[i].n_waited;
+        if (e->turns[i].n_rows == 0) continue;
+        neap_seq_fill_segment(e->running[i], e->turns[i].n_rows, &e->segments[n]);
+        e->in_segment[n++] = e->running[i];
+    }
+    return n;
+}
+
+static void settle_step(neap_engine *e, int32_t n_segments, neap_status status) {
+    int32_t row = 0;
+    for (int32_t i = 0; i < n_segments; i++) {
+        const int32_t n_rows = e->segments[i].n_rows;
+        row += n_rows;
+        if (status != NEAP_OK) {
+            neap_seq_finish(e->in_segment[i], NEAP_FINISH_ERROR, status);
+        } else {
+            float *logits = e->segments[i].wants_logits ? neap_forward_logits(e->forward, row - 1) : NULL;
+            neap_seq_advance(e->in_segment[i], n_rows, logits);
+        }
+    }
+    e->n_rows += (uint64_t)row;
+    drop_finished(e);
+}
+
+/* neap_seq_free from inside a tap could not free at once. */
+static void free_deferred(neap_engine *e) {
+    neap_seq *next = NULL;
+    for (neap_seq *s = e->first; s != NULL; s = next) {
+        next = s->next;
+        if (s->is_freed) neap_seq_destroy(s);
+    }
+}
+
+neap_status neap_step(neap_engine *e) {
+    NEAP_CHECK(e != NULL, NEAP_INVALID_ARGUMENT, "the engine is NULL");
+    NEAP_CHECK(!e->is_stepping, NEAP_INVALID_ARGUMENT, "neap_step was called from inside neap_step");
+    neap_events_release(&e->events);
+    if (e->n_running == 0) return NEAP_AGAIN;
+    const uint64_t n = (uint64_t)e->n_running;
+    NEAP_CHECK(neap_events_have_room(&e->events, 3 * n, 2 * n * e->text_room, e->text_room), NEAP_BUSY,
+               "%llu events wait; take them with neap_poll first",
+               (unsigned long long)(e->events.tail - e->events.head));
+    finish_cancelled(e);
+    if (e->n_running == 0) return NEAP_OK;
+    const int32_t n_segments = plan_step(e);
+    e->is_stepping = true;
+    const uint64_t begin = now_ns();
+    const neap_status status = neap_forward_run(e->forward, e->segments, n_segments);
+    e->forward_ns += now_ns() - begin;
+    e->n_steps++;
+    settle_step(e, n_segments, status);
+    e->is_stepping = false;
+    free_deferred(e);
+    return status;
+}
+
+neap_status neap_poll(neap_engine *e, neap_event *out) {
+    NEAP_CHECK(e != NULL && out != NULL, NEAP_INVALID_ARGUMENT, "the engine or the place for the event is NULL");
+    const size_t size = out->struct_size;
+    NEAP_CHECK(size >= 2 * sizeof(size_t) && size <= sizeof *out, NEAP_INVALID_ARGUMENT,
+               "struct_size of the event is %zu, this library knows %zu", size, sizeof *out);
+    neap_event event;
+    if (!neap_events_poll(&e->events, &event)) return NEAP_AGAIN;
+    event.struct_size = size;
+    memcpy(out, &event, size);
+    return NEAP_OK;
+}
+
+neap_status neap_engine_statistics(const neap_engine *e, neap_engine_stats *out) {
+    NEAP_CHECK(e != NULL && out != NULL, NEAP_INVALID_ARGUMENT, "the engine or the place for the result is NULL");
+    const size_t size = out->struct_size;
+    NEAP_CHECK(size >= 2 * sizeof(size_t) && size <= sizeof *out, NEAP_INVALID_ARGUMENT,
+               "struct_size of the result is %zu, this library knows %zu", size, sizeof *out);
+    int64_t used = 0; /* slots that finished sequences still hold are free for the asking */
+    for (int32_t i = 0; i < e->n_running; i++) used += e->running[i]->cache_tokens;
+    const neap_engine_stats stats = {.struct_size = size,
+                                     .steps = e->n_steps,
+                                     .rows = e->n_rows,
+                                     .prompt_tokens = e->n_prompt_tokens,
+                                     .new_tokens = e->n_new_tokens,
+                                     .nonfinite_rows = e->n_nonfinite,
+                                     .seqs_running = e->n_running,
+                                     .n_threads = e->options.n_threads,
+                                     .cache_tokens_used = (uint64_t)used,
+                                     .cache_tokens_total = (uint64_t)neap_forward_cache_total(e->forward),
+                                     .forward_ns = e->forward_ns};
+    memcpy(out, &stats, size);
+    return NEAP_OK;
+}
