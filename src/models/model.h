@@ -1,8 +1,10 @@
 /* neap_model: a parsed config, a checked tensor table, packed weights and the tokenizer.
  *
- * config.c   config.json -> neap_network specs (one declarative field table, then cross-field rules)
- * names.c    specs -> the list of tensors that the checkpoint must hold (name, shape, allowed dtypes, where it goes)
- * load.c     checks the whole list against the checkpoint, then reads and packs
+ * config*.c    config.json -> neap_network specs (one declarative field table, then cross-field rules)
+ * weights.c    specs -> the list of tensors that the checkpoint must hold (name, shape, where it goes)
+ * match.c      compares the whole list with the checkpoint before any data is touched
+ * pack.c       reads and packs what was matched
+ * load.c       runs these steps: open, close, describe
  * Families hold no code paths of their own beyond their field names and defaults. */
 #ifndef NEAP_MODELS_MODEL_H
 #define NEAP_MODELS_MODEL_H
@@ -27,6 +29,7 @@ struct neap_model {
     const char *dir;
     int32_t context_max;
     bool is_loaded;         /* false: describe_only */
+    bool is_tied;           /* the head is the embedding */
     uint32_t cpu_flags;     /* as chosen at open; engines use the same */
     neap_log log;
     neap_network net;

@@ -1,0 +1,257 @@
+/* Opening a model: config, tensor table, tokenizer, then the weights; and what the caller may ask about it.
+ *
+ * The order puts every cheap check before the expensive one: config.json alone, then the headers of the shards, the
+ * comparison of every tensor, the tokenizer, the memory that will be needed, and only then data. A model that is
+ * opened with describe_only stops before the data. Everything that stays lives in one arena, which close frees.
+ *
+ * The state and cache sizes reported here are those of this version: recurrent state, conv window, latent and index
+ * keys in F32, the state in the kernels' layout [ceil(dv/32)][dk][32].
+ * Public calls: neap_model_options_init, neap_model_open, neap_model_close, neap_model_tokenizer,
+ * neap_model_describe. Source: sizes specification 2-5. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "kernels/cpu.h"
+#include "models/config.h"
+#include "models/pack.h"
+
+void neap_model_options_init(neap_model_options *o) {
+    if (o == NULL) return;
+    memset(o, 0, sizeof *o);
+    o->struct_size = sizeof *o;
+}
+
+static neap_status take_options(neap_model_options *to, const neap_model_options *from) {
+    neap_model_options_init(to);
+    if (from == NULL) return NEAP_OK;
+    NEAP_CHECK(from->struct_size >= sizeof(size_t) && from->struct_size <= 4096, NEAP_INVALID_ARGUMENT,
+               "model options: struct_size is %zu; call neap_model_options_init first", from->struct_size);
+    size_t n = from->struct_size < sizeof *to ? from->struct_size : sizeof *to;
+    memcpy(to, from, n);
+    to->struct_size = sizeof *to;
+    NEAP_CHECK(to->n_threads >= 0 && to->n_threads <= 4096, NEAP_INVALID_ARGUMENT, "model options: n_threads is %d, must be 0 .. 4096",
+               to->n_threads);
+    if (to->n_threads == 0) to->n_threads = neap_default_threads();
+    return NEAP_OK;
+}
+
+/* ---------------------------------------------------------------- steps ----------------------- */
+
+static neap_mla_spec *first_mla(neap_network *net) {
+    for (int32_t i = 0; i < net->n_layers; i++)
+        if (net->layers[i].mixer == NEAP_MIXER_MLA) return &net->layers[i].spec.mla;
+    return NULL;
+}
+
+static neap_status rows_of(const neap_model *m, const neap_checkpoint *c, const char *name, int64_t max, int32_t *out) {
+    const neap_stored_tensor *t = neap_checkpoint_find(c, name);
+    NEAP_CHECK(t != NULL, NEAP_BAD_FILE, "%s: %s is missing, and config.json does not give its size either", m->dir, name);
+    NEAP_CHECK(t->rank == 2 && t->shape[0] >= 1 && t->shape[0] <= max, NEAP_BAD_FILE, "%s: %s must have 1 .. %lld rows", m->dir,
+               name, (long long)max);
+    *out = (int32_t)t->shape[0];
+    return NEAP_OK;
+}
+
+/* The indexer's head count and head size are not always in the config; the tensors know them. */
+static neap_status settle_index(neap_model *m, const neap_checkpoint *c) {
+    const neap_mla_spec *first = first_mla(&m->net);
+    if (first == NULL || !first->has_index || (first->index.n_heads > 0 && first->index.head_dim > 0)) return NEAP_OK;
+    neap_weight_names names;
+    neap_weights_find_names(m, c, &names);
+    int32_t layer = 0;
+    while (m->net.layers[layer].mixer != NEAP_MIXER_MLA) layer++;
+    char name[NEAP_NAME_BYTES];
+    int32_t n_heads = first->index.n_heads, head_dim = first->index.head_dim;
+    if (n_heads == 0) {
+        (void)snprintf(name, sizeof name, "%s%d.self_attn.indexer.weights_proj.weight", names.layers, layer);
+        NEAP_TRY(rows_of(m, c, name, 1024, &n_heads));
+    }
+    if (head_dim == 0) {
+        (void)snprintf(name, sizeof name, "%s%d.self_attn.indexer.wk.weight", names.layers, layer);
+        NEAP_TRY(rows_of(m, c, name, 1024, &head_dim));
+    }
+    for (int32_t i = 0; i < m->net.n_layers + m->net.n_mtp; i++) {
+        neap_layer *l = i < m->net.n_layers ? &m->net.layers[i] : &m->net.mtp[i - m->net.n_layers].layer;
+        if (l->mixer != NEAP_MIXER_MLA) continue;
+        l->spec.mla.index.n_heads = n_heads;
+        l->spec.mla.index.head_dim = head_dim;
+    }
+    return NEAP_OK;
+}
+
+static neap_status open_tokenizer(neap_model *m) {
+    char path[4096];
+    int n = snprintf(path, sizeof path, "%s/tiktoken.model", m->dir);
+    NEAP_CHECK(n > 0 && (size_t)n < sizeof path, NEAP_INVALID_ARGUMENT, "the path is longer than %zu bytes", sizeof path - 1);
+    struct stat st;
+    if (lstat(path, &st) != 0 && errno == ENOENT) return NEAP_OK;
+    NEAP_TRY(neap_tokenizer_open(&m->tokenizer, m->dir));
+    int32_t vocab = neap_tokenizer_vocab(m->tokenizer);
+    NEAP_CHECK(vocab <= m->net.vocab, NEAP_BAD_FILE, "%s: the tokenizer has %d ids, the embedding only %d rows", path, vocab,
+               m->net.vocab);
+    return NEAP_OK;
+}
+
+/* "BF16", "BF16 + MXFP4 experts", "F32": dense kinds by falling precision, then what only the experts have. */
+static neap_status name_formats(neap_model *m, const neap_matches *t) {
+    static const neap_matrix_kind order[] = {NEAP_MATRIX_F32, NEAP_MATRIX_BF16, NEAP_MATRIX_FP8, NEAP_MATRIX_MXFP4};
+    char text[128] = "";
+    size_t n = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
+            uint32_t bit = 1u << order[i];
+            bool is_named = pass == 0 ? (t->kinds_dense & bit) != 0
+                                      : (t->kinds_experts & bit) != 0 && (t->kinds_experts != t->kinds_dense);
+            if (!is_named) continue;
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s%s", n > 0 ? " + " : "", neap_matrix_kind_name(order[i]),
+                                  pass == 1 ? " experts" : "");
+        }
+    }
+    return neap_arena_strdup(m->arena, text, &m->weight_formats);
+}
+
+static neap_status check_memory(const neap_model *m) {
+    uint64_t available = neap_memory_available();
+    NEAP_CHECK(m->packed_bytes <= available, NEAP_NO_MEMORY, "%s: the weights need %.2f GiB of memory, %.2f GiB are available",
+               m->dir, (double)m->packed_bytes / 1073741824.0, (double)available / 1073741824.0);
+    return NEAP_OK;
+}
+
+static neap_status load_weights(neap_model *m, const neap_checkpoint *c, const neap_matches *t, const neap_model_options *o) {
+    NEAP_TRY(check_memory(m));
+    neap_pack_options p = {.n_threads = o->n_threads,
+                           .allow_nonfinite = o->allow_nonfinite != 0,
+                           .progress = o->progress,
+                           .progress_user = o->progress_user};
+    NEAP_TRY(neap_pack_all(m, c, t, &p));
+    m->is_loaded = true;
+    return NEAP_OK;
+}
+
+static neap_status open_checkpoint(neap_model *m, const neap_model_options *o) {
+    neap_checkpoint *c = NULL;
+    neap_matches t;
+    memset(&t, 0, sizeof t);
+    neap_status status = neap_checkpoint_open(&c, m->dir, &m->log);
+    if (status == NEAP_OK) status = settle_index(m, c);
+    if (status == NEAP_OK) status = neap_match_all(&t, m, c, o->strict != 0);
+    if (status == NEAP_OK) {
+        m->file_bytes = neap_checkpoint_bytes(c);
+        m->parameters = t.tally.parameters;
+        m->parameters_active = t.tally.active;
+        for (int32_t i = 0; i < t.n_groups; i++) m->packed_bytes += t.group_bytes[i];
+        status = name_formats(m, &t);
+    }
+    if (status == NEAP_OK) status = open_tokenizer(m);
+    if (status == NEAP_OK && !o->describe_only) status = load_weights(m, c, &t, o);
+    neap_matches_free(&t);
+    neap_checkpoint_close(c);
+    return status;
+}
+
+static neap_status open_all(neap_model *m, const char *path, const neap_model_options *o) {
+    NEAP_TRY(neap_arena_strdup(m->arena, path, &m->dir));
+    NEAP_TRY(neap_cpu_parse(o->cpu, &m->cpu_flags));
+    struct stat st;
+    NEAP_CHECK(stat(path, &st) == 0, NEAP_NOT_FOUND, "%s: %s", path, strerror(errno));
+    NEAP_CHECK(S_ISDIR(st.st_mode), NEAP_BAD_FILE, "%s: is not a directory", path);
+    NEAP_TRY(neap_config_read(m, path, o->latent_norm_eps));
+    return open_checkpoint(m, o);
+}
+
+neap_status neap_model_open(neap_model **out, const char *path, const neap_model_options *options) {
+    NEAP_CHECK(out != NULL && path != NULL, NEAP_INVALID_ARGUMENT, "neap_model_open: out and path must not be NULL");
+    *out = NULL;
+    neap_model_options o;
+    NEAP_TRY(take_options(&o, options));
+    neap_arena *arena = NULL;
+    NEAP_TRY(neap_arena_create(&arena, "model"));
+    void *p = NULL;
+    neap_status status = neap_arena_alloc(arena, sizeof(neap_model), &p);
+    if (status != NEAP_OK) {
+        neap_arena_destroy(arena);
+        return status;
+    }
+    neap_model *m = p;
+    m->arena = arena;
+    m->log = (neap_log){.fn = o.log, .user = o.log_user};
+    status = open_all(m, path, &o);
+    if (status != NEAP_OK) {
+        neap_model_close(m);
+        return status;
+    }
+    *out = m;
+    return NEAP_OK;
+}
+
+void neap_model_close(neap_model *m) {
+    if (m == NULL) return;
+    neap_tokenizer_close(m->tokenizer);
+    neap_arena_destroy(m->arena); /* holds the model itself */
+}
+
+const neap_tokenizer *neap_model_tokenizer(const neap_model *m) { return m == NULL ? NULL : m->tokenizer; }
+
+/* ---------------------------------------------------------------- description ----------------- */
+
+static void count_layer(const neap_layer *l, neap_model_info *info) {
+    if (l->mixer == NEAP_MIXER_KDA) {
+        const neap_kda_spec *s = &l->spec.kda;
+        info->n_kda_layers++;
+        uint64_t state = (uint64_t)neap_kda_state_floats(s->head_dim, s->head_dim) * (uint64_t)s->n_heads;
+        uint64_t window = 3 * (uint64_t)s->n_heads * (uint64_t)s->head_dim * (uint64_t)(s->conv_k - 1);
+        info->state_bytes += (state + window) * sizeof(float);
+    } else {
+        const neap_mla_spec *s = &l->spec.mla;
+        info->n_mla_layers++;
+        info->cache_bytes_per_token += ((uint64_t)s->kv_lora + (uint64_t)s->d_rope) * sizeof(float);
+        if (s->has_index && !s->index.is_shared) {
+            info->n_index_layers++;
+            info->cache_bytes_per_token += (uint64_t)s->index.head_dim * sizeof(float);
+        }
+        if (s->has_index) info->index_topk = s->index.topk;
+    }
+    if (l->is_moe) {
+        info->n_moe_layers++;
+        info->n_experts = l->moe_spec.n_experts;
+        info->n_experts_used = l->moe_spec.top_k;
+    } else {
+        info->n_dense_layers++;
+    }
+}
+
+static const char *best_level(uint32_t flags) {
+    const char *name = "scalar";
+#define NEAP_CPU_BEST(id, text, bit) if (flags & (bit)) name = text;
+    NEAP_CPU_MAP(NEAP_CPU_BEST)
+#undef NEAP_CPU_BEST
+    return name;
+}
+
+neap_status neap_model_describe(const neap_model *m, neap_model_info *info) {
+    NEAP_CHECK(m != NULL && info != NULL, NEAP_INVALID_ARGUMENT, "neap_model_describe: model and info must not be NULL");
+    size_t size = info->struct_size;
+    NEAP_CHECK(size >= sizeof(size_t) && size <= 65536, NEAP_INVALID_ARGUMENT, "neap_model_describe: struct_size is %zu", size);
+    neap_model_info full;
+    memset(&full, 0, sizeof full);
+    full.struct_size = size;
+    full.model_type = m->model_type;
+    full.family = neap_family_name(m->family);
+    full.vocab = m->net.vocab;
+    full.width = m->net.width;
+    full.n_layers = m->net.n_layers;
+    full.n_mtp_layers = m->net.n_mtp;
+    full.attnres_block = m->net.attnres_block;
+    full.context_max = m->context_max;
+    for (int32_t i = 0; i < m->net.n_layers; i++) count_layer(&m->net.layers[i], &full);
+    full.parameters = m->parameters;
+    full.parameters_active = m->parameters_active;
+    full.file_bytes = m->file_bytes;
+    full.packed_bytes = m->packed_bytes;
+    full.weight_formats = m->weight_formats;
+    full.kernels = best_level(m->cpu_flags);
+    memcpy(info, &full, size < sizeof full ? size : sizeof full);
+    return NEAP_OK;
+}
