@@ -96,16 +96,17 @@ static neap_status open_tokenizer(neap_model *m) {
 
 /* "BF16", "BF16 + MXFP4 experts", "F32": dense kinds by falling precision, then what only the experts have. */
 static neap_status name_formats(neap_model *m, const neap_matches *t) {
-    static const neap_matrix_kind order[] = {NEAP_MATRIX_F32, NEAP_MATRIX_BF16, NEAP_MATRIX_FP8, NEAP_MATRIX_MXFP4};
+    static const char *const names[NEAP_MATRIX_KINDS] = {
+        [NEAP_MATRIX_F32] = "F32", [NEAP_MATRIX_BF16] = "BF16", [NEAP_MATRIX_FP8] = "FP8", [NEAP_MATRIX_MXFP4] = "MXFP4"};
     char text[128] = "";
     size_t n = 0;
     for (int pass = 0; pass < 2; pass++) {
-        for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
-            uint32_t bit = 1u << order[i];
+        for (int i = 0; i < NEAP_MATRIX_KINDS; i++) { /* the enum falls in precision */
+            uint32_t bit = 1u << i;
             bool is_named = pass == 0 ? (t->kinds_dense & bit) != 0
                                       : (t->kinds_experts & bit) != 0 && (t->kinds_experts != t->kinds_dense);
             if (!is_named) continue;
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s%s", n > 0 ? " + " : "", neap_matrix_kind_name(order[i]),
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s%s", n > 0 ? " + " : "", names[i],
                                   pass == 1 ? " experts" : "");
         }
     }

@@ -23,7 +23,7 @@ typedef struct walk {
     int32_t expert;
     bool is_draft;
     char prefix[128];           /* "model.layers.3." */
-    char part[32];              /* "self_attn." */
+    char part[64];              /* "self_attn." */
     char name[NEAP_NAME_BYTES]; /* of the want that is out */
 } walk;
 
