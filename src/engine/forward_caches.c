@@ -38,19 +38,35 @@ static void gather(const neap_forward *f, int32_t slot, int64_t n, const float *
                (size_t)count * sizeof(float));
 }
 
+/* Rotated pairs lie side by side in the cache where RoPE is interleaved; golden files hold the first members of
+ * all pairs, then the second. (Scores do not care: queries and keys are permuted alike.) */
+static void split_pairs(float *rows, int64_t n, int64_t width, int64_t d_rope, float *spare) {
+    for (int64_t t = 0; t < n; t++) {
+        float *row = rows + t * width;
+        for (int64_t i = 0; i < d_rope / 2; i++) {
+            spare[i] = row[2 * i];
+            spare[d_rope / 2 + i] = row[2 * i + 1];
+        }
+        memcpy(row, spare, (size_t)d_rope * sizeof(float));
+    }
+}
+
 static void show_mla(const neap_forward *f, int32_t layer, int32_t slot, int64_t n, float *buffer, neap_tap_fn tap,
                      void *user) {
     const neap_mla_spec *s = &f->model->net.layers[layer].spec.mla;
     const neap_cache_layer *c = &f->caches.layers[layer];
     int64_t width = s->kv_lora + s->d_rope, di = f->cache_specs[layer].index_floats;
+    float *spare = buffer + n * (width + di); /* one row more than all of them */
     gather(f, slot, n, c->rows, width, 0, s->kv_lora, buffer);
     show("latent", layer, 2, (int64_t[4]){n, s->kv_lora}, buffer, tap, user);
     if (s->d_rope) {
         gather(f, slot, n, c->rows, width, s->kv_lora, s->d_rope, buffer);
+        if (s->rope == NEAP_ROPE_INTERLEAVED) split_pairs(buffer, n, s->d_rope, s->d_rope, spare);
         show("krope", layer, 2, (int64_t[4]){n, s->d_rope}, buffer, tap, user);
     }
     if (di) {
         gather(f, slot, n, c->index_rows, di, 0, di, buffer);
+        if (s->index.rope == NEAP_ROPE_INTERLEAVED) split_pairs(buffer, n, di, s->d_rope, spare);
         show("ikey", layer, 2, (int64_t[4]){n, di}, buffer, tap, user);
     }
 }
@@ -63,7 +79,7 @@ neap_status neap_forward_caches(neap_forward *f, int32_t slot, int64_t n_tokens,
         const neap_kda_spec *k = &l->spec.kda;
         int64_t need = l->mixer == NEAP_MIXER_KDA
                            ? (int64_t)k->n_heads * k->head_dim * k->head_dim
-                           : n_tokens * (f->cache_specs[i].row_floats + f->cache_specs[i].index_floats);
+                           : (n_tokens + 1) * (f->cache_specs[i].row_floats + f->cache_specs[i].index_floats);
         if (need > most) most = need;
     }
     void *p;

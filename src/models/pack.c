@@ -271,7 +271,9 @@ static neap_status pack_panels(const packer *p, const job *j, char *stage, int64
     int64_t n = j->panel_end * NEAP_PANEL < part.n ? j->panel_end * NEAP_PANEL - row : part.n - row;
     char *to = (char *)(uintptr_t)j->m->panels + j->panel_begin * j->m->panel_bytes;
     part.n = n;
-    neap_pack_source src = {.dtype = j->data->dtype, .data = stage, .row_stride = part.k, .col_stride = 1};
+    /* An FP8 matrix keeps its scales beside the codes; the packer looks at them to judge the decoded values. */
+    neap_pack_source src = {.dtype = j->data->dtype, .data = stage, .row_stride = part.k, .col_stride = 1,
+                            .scale_inv = j->m->scales, .scale_row = row};
     if (part.kind == NEAP_MATRIX_MXFP4) {
         char *scales = stage + n * (part.k / 2);
         src.row_stride = part.k / 2;
