@@ -76,7 +76,7 @@ static void report_missing(matcher *w, const neap_want *want, const char *name) 
     if (line == NULL) return;
     char shape[96];
     want_shape_text(want, shape, sizeof shape);
-    (void)snprintf(line, LINE_BYTES, "%s is missing, expected %s", name, shape);
+    (void)snprintf(line, LINE_BYTES, "%.200s is missing, expected %s", name, shape);
 }
 
 static void report_shape(matcher *w, const neap_stored_tensor *t, const char *expected) {
