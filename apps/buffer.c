@@ -1,0 +1,155 @@
+/* Memory and growing byte strings for the program; see buffer.h.
+ *
+ * Every other file of apps/ allocates through here, so that "out of memory" is handled once: one line on
+ * standard error and exit code 4. Strings grow by doubling and always carry a final 0 that is not counted.
+ *
+ * Called by all commands. Owns nothing but what it hands out. */
+#include "buffer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "report.h"
+
+static _Noreturn void out_of_memory(void) {
+    neap_cli_error("out of memory");
+    exit(NEAP_EXIT_RESOURCE);
+}
+
+void *neap_cli_alloc(size_t n, size_t size) {
+    void *p = calloc(n > 0 ? n : 1, size > 0 ? size : 1);
+    if (p == NULL) out_of_memory();
+    return p;
+}
+
+void *neap_cli_grow(void *p, size_t n, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes)) out_of_memory();
+    p = realloc(p, bytes > 0 ? bytes : 1);
+    if (p == NULL) out_of_memory();
+    return p;
+}
+
+char *neap_cli_copy(const char *s) {
+    size_t n = strlen(s) + 1;
+    return memcpy(neap_cli_alloc(n, 1), s, n);
+}
+
+static void reserve(neap_cli_text *t, size_t more) {
+    size_t need;
+    if (__builtin_add_overflow(t->n, more, &need) || __builtin_add_overflow(need, (size_t)1, &need)) out_of_memory();
+    if (need <= t->capacity) return;
+    size_t capacity = t->capacity < 64 ? 64 : t->capacity;
+    while (capacity < need) {
+        if (__builtin_mul_overflow(capacity, (size_t)2, &capacity)) out_of_memory();
+    }
+    t->data = neap_cli_grow(t->data, capacity, 1);
+    t->capacity = capacity;
+}
+
+void neap_cli_text_add(neap_cli_text *t, const char *bytes, size_t n) {
+    reserve(t, n);
+    if (n > 0) memcpy(t->data + t->n, bytes, n);
+    t->n += n;
+    t->data[t->n] = 0;
+}
+
+void neap_cli_text_puts(neap_cli_text *t, const char *s) {
+    neap_cli_text_add(t, s, strlen(s));
+}
+
+void neap_cli_text_printf(neap_cli_text *t, const char *format, ...) {
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    if (n > 0) {
+        reserve(t, (size_t)n);
+        vsnprintf(t->data + t->n, (size_t)n + 1, format, again);
+        t->n += (size_t)n;
+    }
+    va_end(again);
+}
+
+void neap_cli_text_cut(neap_cli_text *t, size_t n) {
+    if (n >= t->n) return;
+    t->n = n;
+    t->data[n] = 0;
+}
+
+void neap_cli_text_free(neap_cli_text *t) {
+    free(t->data);
+    *t = (neap_cli_text){0};
+}
+
+const char *neap_cli_text_string(const neap_cli_text *t) {
+    return t->data == NULL ? "" : t->data;
+}
+
+size_t neap_cli_utf8_length(const char *text, size_t n, size_t *bad) {
+    const unsigned char *s = (const unsigned char *)text;
+    unsigned char lead = s[0], low = 0x80, high = 0xbf;
+    size_t more;
+    *bad = 1;
+    if (lead < 0x80) return 1;
+    if (lead < 0xc2 || lead > 0xf4) return 0;
+    if (lead < 0xe0) more = 1;
+    else if (lead < 0xf0) more = 2;
+    else more = 3;
+    /* The second byte's range excludes overlong forms, surrogates and values past U+10FFFF. */
+    if (lead == 0xe0) low = 0xa0;
+    if (lead == 0xed) high = 0x9f;
+    if (lead == 0xf0) low = 0x90;
+    if (lead == 0xf4) high = 0x8f;
+    for (size_t i = 1; i <= more; i++) {
+        if (i >= n || s[i] < low || s[i] > high) return 0;
+        *bad = i + 1;
+        low = 0x80;
+        high = 0xbf;
+    }
+    return more + 1;
+}
+
+int neap_cli_read_file(neap_cli_text *t, const char *path, size_t limit) {
+    int is_stdin = strcmp(path, "-") == 0;
+    const char *name = is_stdin ? "standard input" : path;
+    int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        neap_cli_error("cannot open %s: %s", name, strerror(errno));
+        return NEAP_EXIT_FILE;
+    }
+    struct stat st;
+    int code = NEAP_EXIT_OK;
+    if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
+        neap_cli_error("%s is a directory, a file is needed", name);
+        code = NEAP_EXIT_FILE;
+    }
+    size_t before = t->n;
+    while (code == NEAP_EXIT_OK) {
+        reserve(t, 65536);
+        ssize_t got = read(fd, t->data + t->n, 65536);
+        if (got == 0) break;
+        if (got < 0) {
+            if (errno == EINTR) continue;
+            neap_cli_error("cannot read %s: %s", name, strerror(errno));
+            code = NEAP_EXIT_FILE;
+            break;
+        }
+        t->n += (size_t)got;
+        t->data[t->n] = 0;
+        if (t->n - before > limit) {
+            neap_cli_error("%s is larger than the limit of %zu MiB", name, limit >> 20);
+            code = NEAP_EXIT_FILE;
+        }
+    }
+    if (!is_stdin) close(fd);
+    if (t->data == NULL) reserve(t, 0), t->data[0] = 0;
+    return code;
+}

@@ -1,0 +1,108 @@
+/* The command line: one table of options and one of commands. From them come the parser, --help, the bash
+ * completion and the manual page, so none of these can lag behind. */
+#ifndef NEAP_APPS_COMMAND_LINE_H
+#define NEAP_APPS_COMMAND_LINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct neap_cli_strings {
+    const char **items; /* borrowed strings */
+    size_t n;
+} neap_cli_strings;
+
+typedef struct neap_cli_options {
+    int32_t command;    /* neap_cli_command */
+    const char *model;
+    const char *args[2]; /* positional arguments after the model; NULL = absent */
+    /* general */
+    int32_t help, version, verbose, quiet;
+    const char *log_colors;
+    /* model and engine */
+    const char *cpu;
+    int32_t strict, allow_nonfinite, cpu_info;
+    double latent_norm_eps;
+    int64_t threads, ctx_size, batch_size, parallel;
+    uint64_t memory_max;
+    /* prompt and answer */
+    const char *prompt, *file, *system_prompt, *tools, *tool_choice, *effort;
+    int32_t raw, think, json, show_reasoning, single_turn; /* think: -1 = not said */
+    int64_t predict;
+    /* sampling */
+    double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k, repeat_last_n, seed, logprobs;
+    neap_cli_strings stop, logit_bias;
+    int32_t ignore_eos;
+    /* tokenize */
+    int32_t ids, count, special;
+    const char *decode;
+    /* logits, verify */
+    const char *tokens, *out;
+    double tolerance_scale;
+} neap_cli_options;
+
+typedef enum neap_cli_command {
+    NEAP_CLI_RUN, NEAP_CLI_CHAT, NEAP_CLI_TOKENIZE, NEAP_CLI_INFO, NEAP_CLI_LOGITS, NEAP_CLI_VERIFY,
+    NEAP_CLI_COMPLETION, NEAP_CLI_MAN, NEAP_CLI_VERSION, NEAP_CLI_HELP, NEAP_CLI_COMMANDS
+} neap_cli_command;
+
+typedef enum neap_cli_type {
+    NEAP_CLI_BOOL,   /* int32_t; --no-NAME switches off */
+    NEAP_CLI_INT,    /* int64_t */
+    NEAP_CLI_REAL,   /* double */
+    NEAP_CLI_BYTES,  /* uint64_t; K, M, G suffixes */
+    NEAP_CLI_STRING, /* const char *, borrowed */
+    NEAP_CLI_FILE,   /* the same; completes to files */
+    NEAP_CLI_CHOICE, /* the same; one of `choices` */
+    NEAP_CLI_LIST    /* neap_cli_strings; may be given several times */
+} neap_cli_type;
+
+enum { NEAP_CLI_NAMES = 6 };
+
+typedef struct neap_cli_option {
+    const char *names[NEAP_CLI_NAMES]; /* with dashes; the first that begins with "--" is the canonical one */
+    neap_cli_type type;
+    size_t offset;       /* in neap_cli_options */
+    double min, max;     /* INT and REAL */
+    const char *choices; /* CHOICE: "a|b|c" */
+    const char *value;   /* what the help calls the value, e.g. "N" */
+    const char *standard; /* default as text; NULL: zero, not shown */
+    const char *group;   /* heading in the help */
+    uint32_t commands;   /* bits 1 << neap_cli_command */
+    int has_environment; /* NEAP_ + canonical name */
+    int can_set;         /* /set of the chat may change it */
+    const char *help;
+} neap_cli_option;
+
+typedef struct neap_cli_command_info {
+    const char *name;
+    const char *arguments; /* for the synopsis: "MODEL [PROMPT]" */
+    int args_min, args_max; /* positional arguments besides MODEL */
+    int takes_model;        /* 2: unless --cpu-info */
+    const char *summary;    /* one line */
+    const char *text;       /* a paragraph or two; may be NULL */
+    const char *examples;   /* lines; may be NULL */
+} neap_cli_command_info;
+
+extern const neap_cli_option neap_cli_option_table[];
+extern const size_t neap_cli_option_count;
+extern const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS];
+
+/* Fills o from defaults, environment and arguments, in rising precedence. Prints one line and returns an exit code
+ * when something is wrong; 0 otherwise. */
+int neap_cli_options_parse(neap_cli_options *o, int argc, char **argv);
+void neap_cli_options_free(neap_cli_options *o);
+const char *neap_cli_option_name(const neap_cli_option *option); /* canonical, with dashes */
+/* "NEAP_CTX_SIZE" */
+void neap_cli_option_environment(const neap_cli_option *option, char *name, size_t capacity);
+/* One value by canonical name without dashes, for /set. Returns an exit code. */
+int neap_cli_options_set(neap_cli_options *o, const char *name, const char *value);
+void neap_cli_option_show(const neap_cli_options *o, const neap_cli_option *option, char *text, size_t capacity);
+
+/* help.c; all print to standard output */
+void neap_cli_help_all(void);
+void neap_cli_help_command(neap_cli_command command);
+void neap_cli_print_man(void);
+void neap_cli_print_completion(void);
+
+#endif

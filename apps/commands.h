@@ -1,0 +1,14 @@
+/* One function per command. Each returns the exit code; what went wrong was printed. */
+#ifndef NEAP_APPS_COMMANDS_H
+#define NEAP_APPS_COMMANDS_H
+
+#include "command_line.h"
+
+int neap_cli_run(const neap_cli_options *o);
+int neap_cli_chat(neap_cli_options *o);
+int neap_cli_tokenize(const neap_cli_options *o);
+int neap_cli_info(const neap_cli_options *o);
+int neap_cli_logits(const neap_cli_options *o);
+int neap_cli_verify(const neap_cli_options *o);
+
+#endif

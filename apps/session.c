@@ -1,0 +1,102 @@
+/* Opening a model and starting an engine for the commands; the first half of generate.h.
+ *
+ * Options become the library's option structs here and nowhere else. The context of a run is chosen after the
+ * prompt is known: as much as prompt and answer need, so that a long document needs no -c and a short question
+ * claims little memory.
+ *
+ * Called by run, chat, logits, verify. Owns model and engine of a session. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "generate.h"
+#include "report.h"
+#include "terminal.h"
+
+int neap_cli_session_open(neap_cli_session *s, const neap_cli_options *o) {
+    *s = (neap_cli_session){.options = o};
+    double begin = neap_cli_seconds();
+    neap_model_options options;
+    neap_model_options_init(&options);
+    options.cpu = o->cpu;
+    options.n_threads = (int32_t)o->threads;
+    options.allow_nonfinite = o->allow_nonfinite;
+    options.strict = o->strict;
+    options.latent_norm_eps = (float)o->latent_norm_eps;
+    options.log = neap_cli_log;
+    options.progress = neap_cli_load_progress;
+    neap_status status = neap_model_open(&s->model, o->model, &options);
+    neap_cli_progress_clear();
+    if (status != NEAP_OK) return neap_cli_failed(status, NEAP_CLI_OPENING);
+    s->tokenizer = neap_model_tokenizer(s->model);
+    s->load_seconds = neap_cli_seconds() - begin;
+    return NEAP_EXIT_OK;
+}
+
+int neap_cli_session_needs_tokenizer(const neap_cli_session *s) {
+    if (s->tokenizer != NULL) return NEAP_EXIT_OK;
+    neap_cli_error("%s has no tokenizer (tiktoken.model), so it cannot read or write text", s->options->model);
+    return NEAP_EXIT_FILE;
+}
+
+int neap_cli_session_start(neap_cli_session *s, int32_t context, int enable_taps) {
+    const neap_cli_options *o = s->options;
+    neap_engine_options options;
+    neap_engine_options_init(&options);
+    options.n_threads = (int32_t)o->threads;
+    options.seqs_max = 1;
+    options.context_max = context;
+    options.batch_tokens_max = (int32_t)o->batch_size;
+    options.memory_max = o->memory_max;
+    options.enable_taps = enable_taps;
+    options.log = neap_cli_log;
+    neap_engine_destroy(s->engine);
+    s->engine = NULL;
+    s->context = context;
+    return neap_cli_failed(neap_engine_create(&s->engine, s->model, &options), NEAP_CLI_RUNNING);
+}
+
+void neap_cli_session_close(neap_cli_session *s) {
+    neap_engine_destroy(s->engine);
+    neap_model_close(s->model);
+    *s = (neap_cli_session){0};
+}
+
+int32_t neap_cli_session_context(const neap_cli_session *s, size_t n_prompt) {
+    enum { ANSWER = 4096, USUAL = 8192 };
+    const neap_cli_options *o = s->options;
+    if (o->ctx_size > 0) return (int32_t)o->ctx_size;
+    neap_model_info info = {.struct_size = sizeof info};
+    int64_t most = neap_model_describe(s->model, &info) == NEAP_OK && info.context_max > 0 ? info.context_max : USUAL;
+    int64_t prompt = n_prompt > INT32_MAX / 2 ? INT32_MAX / 2 : (int64_t)n_prompt;
+    int64_t need = prompt + (o->predict >= 0 ? o->predict : ANSWER) + 1;
+    return (int32_t)(need < most ? need : most);
+}
+
+/* ---- tokens ---- */
+
+int neap_cli_tokenize_text(const neap_tokenizer *t, const char *text, size_t n, uint32_t flags, int32_t **tokens,
+                           size_t *n_tokens) {
+    size_t capacity = n / 2 + 16;
+    *tokens = neap_cli_alloc(capacity, sizeof **tokens);
+    neap_status status = neap_tokenize(t, text, n, flags, *tokens, capacity, n_tokens);
+    if (status == NEAP_TOO_SMALL) {
+        *tokens = neap_cli_grow(*tokens, *n_tokens, sizeof **tokens);
+        status = neap_tokenize(t, text, n, flags, *tokens, *n_tokens, n_tokens);
+    }
+    return neap_cli_failed(status, NEAP_CLI_RUNNING);
+}
+
+int neap_cli_encode_chat(const neap_tokenizer *t, const char *json, size_t n, int32_t **tokens, size_t *n_tokens) {
+    size_t capacity = n / 2 + 64;
+    *tokens = neap_cli_alloc(capacity, sizeof **tokens);
+    neap_status status = neap_chat_encode(t, json, n, *tokens, capacity, n_tokens);
+    if (status == NEAP_TOO_SMALL) {
+        *tokens = neap_cli_grow(*tokens, *n_tokens, sizeof **tokens);
+        status = neap_chat_encode(t, json, n, *tokens, *n_tokens, n_tokens);
+    }
+    return neap_cli_failed(status, NEAP_CLI_RUNNING);
+}
+
+int neap_cli_has_chat(const neap_tokenizer *t) {
+    return t != NULL && strcmp(neap_chat_format(t), "none") != 0;
+}
