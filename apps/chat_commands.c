@@ -3,7 +3,7 @@
  * /help prints the table. A command that fails prints one line and changes nothing. What they print is for the
  * person at the terminal and goes to standard error, like everything that the model did not write.
  *
- * Called by chat.c. */
+ * Called by chat_loop.c. */
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The state of `neap chat`, shared by the loop (chat.c) and its commands (chat_commands.c). */
+/* The state of `neap chat`, shared by the loop (chat_loop.c) and its commands (chat_commands.c). */
 #ifndef NEAP_APPS_CHAT_INNER_H
 #define NEAP_APPS_CHAT_INNER_H
 

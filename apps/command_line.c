@@ -313,14 +313,14 @@ static int take_arguments(neap_cli_options *o, int argc, char **argv, int first)
     if (needs_model && o->model == NULL && n > info->args_min) o->model = words[at++];
     if (o->model == NULL) o->model = model_default;
     if (needs_model && (o->model == NULL || o->model[0] == 0)) {
-        neap_cli_error("no model given: neap %s %s", info->name, info->arguments);
+        neap_cli_error("%s: neap %s %s", n > 0 ? "an argument is missing" : "no model given", info->name, info->arguments);
         return NEAP_EXIT_USAGE;
     }
     for (int k = 0; at < n && k < 2; k++) o->args[k] = words[at++];
     int given = (o->args[0] != NULL) + (o->args[1] != NULL);
     if (at < n || given > info->args_max) {
-        neap_cli_error("unexpected argument \"%s\" (neap %s %s)", at < n ? words[at] : o->args[info->args_max], info->name,
-                       info->arguments);
+        neap_cli_error("unexpected argument \"%s\" (neap %s%s%s)", at < n ? words[at] : o->args[info->args_max], info->name,
+                       info->arguments[0] != 0 ? " " : "", info->arguments);
         return NEAP_EXIT_USAGE;
     }
     if (given < info->args_min) {

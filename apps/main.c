@@ -3,7 +3,7 @@
  * Everything in apps/ uses neap.h and nothing else of the library. The shape:
  *
  *   main -> command_line.c (tables: option_table.c; help.c)
- *        -> run.c chat.c tokenize.c info.c logits.c verify.c
+ *        -> run.c chat_loop.c chat_commands.c tokenize.c info.c logits.c verify.c
  *             session.c (model, engine)  generate.c (one answer)  conversation.c (messages)
  *             terminal.c (both output streams, signals)  report.c (errors, exit codes)
  *             buffer.c json_in.c json_out.c */
