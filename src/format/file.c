@@ -67,8 +67,10 @@ neap_status neap_file_pread(int fd, void *dst, size_t n, uint64_t at, const char
                       strerror(error));
         }
         if (got == 0) {
-            NEAP_FAIL(NEAP_IO, "%s: file ends at byte %llu while byte %llu is needed: it was cut after it was opened",
-                      shown, (unsigned long long)(at + done), (unsigned long long)(at + n));
+            struct stat info = {0};
+            (void)fstat(fd, &info);
+            NEAP_FAIL(NEAP_IO, "%s: file ends at byte %llu, %llu are needed: it was cut after it was opened", shown,
+                      (unsigned long long)info.st_size, (unsigned long long)(at + n));
         }
         done += (size_t)got;
     }

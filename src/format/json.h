@@ -18,11 +18,17 @@ NEAP_MUST_CHECK neap_status neap_json_load(neap_json **out, const char *path, ui
 void neap_json_free(neap_json *j);
 
 typedef enum neap_json_type {
-    NEAP_JSON_NULL, NEAP_JSON_BOOL, NEAP_JSON_INT, NEAP_JSON_REAL, NEAP_JSON_STRING, NEAP_JSON_ARRAY, NEAP_JSON_OBJECT
+    NEAP_JSON_NULL,
+    NEAP_JSON_BOOL,
+    NEAP_JSON_INT,
+    NEAP_JSON_REAL,
+    NEAP_JSON_STRING,
+    NEAP_JSON_ARRAY,
+    NEAP_JSON_OBJECT
 } neap_json_type;
-neap_json_type neap_json_type_of(const neap_json *j); /* NULL pointer: NEAP_JSON_NULL */
+neap_json_type neap_json_type_of(const neap_json *j);                     /* NULL pointer: NEAP_JSON_NULL */
 const neap_json *neap_json_get(const neap_json *object, const char *key); /* NULL: absent or not an object */
-size_t neap_json_size(const neap_json *j);                                 /* array or object, else 0 */
+size_t neap_json_size(const neap_json *j);                                /* array or object, else 0 */
 const neap_json *neap_json_at(const neap_json *array, size_t i);
 int64_t neap_json_int(const neap_json *j);
 double neap_json_real(const neap_json *j); /* INT or REAL */

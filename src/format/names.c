@@ -31,7 +31,7 @@ static void sip_round(uint64_t v[4]) {
     v[2] = rotate(v[2], 32);
 }
 
-static uint64_t sip_hash(const uint64_t key[2], uint32_t scope, const char *p, size_t n) {
+static uint32_t sip_hash(const uint64_t key[2], uint32_t scope, const char *p, size_t n) {
     uint64_t v[4] = {key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du, key[0] ^ 0x6c7967656e657261u,
                      key[1] ^ 0x7465646279746573u};
     /* The scope counts as a leading word, so that the length byte below stays unambiguous. */
@@ -55,7 +55,7 @@ static uint64_t sip_hash(const uint64_t key[2], uint32_t scope, const char *p, s
     sip_round(v);
     sip_round(v);
     sip_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
+    return (uint32_t)((v[0] ^ v[1] ^ v[2] ^ v[3]) >> 32);
 }
 
 void neap_names_init(neap_names *t) {
@@ -76,12 +76,12 @@ void neap_names_free(neap_names *t) {
 }
 
 /* The slot that holds the name, or the free one where it belongs. */
-static neap_names_slot *probe(const neap_names *t, uint64_t hash, uint32_t scope, const char *p, size_t n) {
+static neap_names_slot *probe(const neap_names *t, uint32_t hash, uint32_t scope, const char *p, size_t n) {
     size_t mask = t->capacity - 1;
-    for (size_t i = (size_t)hash & mask;; i = (i + 1) & mask) {
+    for (size_t i = hash & mask;; i = (i + 1) & mask) {
         neap_names_slot *s = &t->slots[i];
         if (!s->p) return s;
-        if (s->hash == (uint32_t)(hash >> 32) && s->scope == scope && s->n == n && memcmp(s->p, p, n) == 0) return s;
+        if (s->hash == hash && s->scope == scope && s->n == n && memcmp(s->p, p, n) == 0) return s;
     }
 }
 
@@ -93,8 +93,10 @@ static neap_status grow(neap_names *t) {
     bigger.slots = memory;
     bigger.capacity = capacity;
     for (size_t i = 0; i < t->capacity; i++) {
-        const neap_names_slot *s = &t->slots[i];
-        if (s->p) *probe(&bigger, sip_hash(t->key, s->scope, s->p, s->n), s->scope, s->p, s->n) = *s;
+        if (!t->slots[i].p) continue;
+        size_t place = t->slots[i].hash & (capacity - 1); /* all are different: no comparison */
+        while (bigger.slots[place].p) place = (place + 1) & (capacity - 1);
+        bigger.slots[place] = t->slots[i];
     }
     neap_mem_free(t->slots);
     *t = bigger;
@@ -106,12 +108,12 @@ neap_status neap_names_add(neap_names *t, uint32_t scope, const char *p, size_t 
     assert(p);
     NEAP_CHECK(n < UINT32_MAX, NEAP_BAD_FILE, "a name of %zu bytes is too long", n);
     if (4 * (t->count + 1) > 3 * t->capacity) NEAP_TRY(grow(t));
-    uint64_t hash = sip_hash(t->key, scope, p, n);
+    uint32_t hash = sip_hash(t->key, scope, p, n);
     neap_names_slot *s = probe(t, hash, scope, p, n);
     *old = s->p ? s : NULL;
     if (s->p) return NEAP_OK;
     NEAP_CHECK(t->count < NEAP_NAMES_MAX, NEAP_BAD_FILE, "more than %d names", NEAP_NAMES_MAX);
-    *s = (neap_names_slot){p, (uint32_t)n, scope, (uint32_t)(hash >> 32), value};
+    *s = (neap_names_slot){p, (uint32_t)n, scope, hash, value};
     t->count++;
     return NEAP_OK;
 }

@@ -11,7 +11,7 @@ typedef struct neap_names_slot {
     const char *p;  /* NULL: free */
     uint32_t n;     /* bytes of the name */
     uint32_t scope; /* names of different scopes are different */
-    uint32_t hash;  /* upper half of the 64-bit hash: spares most comparisons */
+    uint32_t hash;  /* spares most comparisons, and hashing again when the table grows */
     uint32_t value;
 } neap_names_slot;
 

@@ -1,6 +1,7 @@
 /* The shard index of a large checkpoint:
  *
- *   {"metadata": {"total_size": 1560860324864}, "weight_map": {"model.norm.weight": "model-00001-of-00096.safetensors", ...}}
+ *   {"metadata": {"total_size": 1560860324864},
+ *    "weight_map": {"model.norm.weight": "model-00001-of-00096.safetensors", ...}}
  *
  * Kimi K3 lists 497,220 tensors in 96 shards, so the text is pulled through the scanner and no tree is built. Checked
  * here: JSON, every key once, at least one tensor, shard names that cannot leave the directory (letters, digits,
@@ -41,8 +42,14 @@ static bool is_shard_name(neap_text t) {
 }
 
 static neap_status shard_number(neap_index *x, neap_text tensor, neap_text shard, uint32_t *number) {
+    /* Neighbours in the map mostly share a shard. */
+    if (x->n_shards > 0 && x->shards[x->last].n == shard.n && memcmp(x->shards[x->last].p, shard.p, shard.n) == 0) {
+        *number = x->last;
+        return NEAP_OK;
+    }
     const neap_names_slot *old = neap_names_find(&x->names, SCOPE_SHARD, shard.p, shard.n);
     if (old) {
+        x->last = old->value;
         *number = old->value;
         return NEAP_OK;
     }
@@ -55,7 +62,7 @@ static neap_status shard_number(neap_index *x, neap_text tensor, neap_text shard
         NEAP_TRY(neap_mem_alloc(NEAP_SHARDS_MAX * sizeof(neap_text), &memory));
         x->shards = memory;
     }
-    *number = x->n_shards;
+    *number = x->last = x->n_shards;
     x->shards[x->n_shards++] = shard;
     return neap_names_add(&x->names, SCOPE_SHARD, shard.p, shard.n, *number, &old);
 }

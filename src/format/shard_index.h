@@ -12,9 +12,9 @@ typedef struct neap_index {
     neap_names names;   /* scope 0: tensor -> shard number; scope 1: shard name -> number; others: keys */
     neap_text *tensors; /* [n_tensors] in the order of the file */
     size_t n_tensors, capacity;
-    neap_text *shards; /* [n_shards] in order of name */
-    uint32_t *rank;    /* [n_shards] number in `names` -> place in `shards` */
-    uint32_t n_shards;
+    neap_text *shards;       /* [n_shards] in order of name */
+    uint32_t *rank;          /* [n_shards] number in `names` -> place in `shards` */
+    uint32_t n_shards, last; /* last: number of the shard seen latest, while parsing */
     bool has_total;
     uint64_t total_bytes; /* metadata.total_size */
 } neap_index;
