@@ -263,12 +263,14 @@ static int32_t plan_step(neap_engine *e) {
         const neap_seq *s = e->running[i];
         e->turns[i] = (neap_turn){.n_wanted = neap_seq_rows_left(s),
                                   .is_decode = neap_seq_is_decoding(s),
-                                  .n_waited = s->n_waited};
+                                  .n_waited = s->n_waited,
+                                  .served = s->served};
     }
-    neap_schedule(e->turns, e->n_running, e->options.batch_tokens_max);
+    neap_schedule(e->turns, e->n_running, e->options.batch_tokens_max, &e->clock);
     int32_t n = 0;
     for (int32_t i = 0; i < e->n_running; i++) {
         e->running[i]->n_waited = e->turns[i].n_waited;
+        e->running[i]->served = e->turns[i].served;
         if (e->turns[i].n_rows == 0) continue;
         neap_seq_fill_segment(e->running[i], e->turns[i].n_rows, &e->segments[n]);
         e->in_segment[n++] = e->running[i];

@@ -30,7 +30,8 @@ struct neap_seq {
     neap_text text;
     int32_t slot;              /* of the forward; -1: none */
     int64_t cache_tokens;      /* positions that the slot reserves */
-    uint32_t n_waited;         /* for the scheduler */
+    uint32_t n_waited;         /* for the scheduler, as in neap_turn */
+    uint64_t served;
     uint64_t prompt_event;     /* running number of the last PROMPT event */
     bool has_prompt_event;
     bool is_done;
@@ -55,6 +56,7 @@ struct neap_engine {
     neap_seq **running;          /* [seqs_max] not done, in order of submission */
     int32_t n_running;
     neap_turn *turns;            /* [seqs_max] */
+    uint64_t clock;              /* of the scheduler */
     neap_segment *segments;      /* [seqs_max] */
     neap_seq **in_segment;       /* [seqs_max] whose segment it is */
     bool is_stepping;            /* taps run inside a step: most calls are refused then */

@@ -9,6 +9,8 @@
 #include "engine/options.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/sampler.h"
@@ -79,6 +81,14 @@ static void set_defaults(void *object, const neap_field *fields, size_t n_fields
     }
 }
 
+/* Shortest decimal that reads back as the same value. */
+static void format_value(const neap_field *f, double value, char *text, size_t capacity) {
+    for (int digits = f->kind == FIELD_F32 ? 6 : 17; digits <= 17; digits++) {
+        snprintf(text, capacity, "%.*g", digits, value);
+        if (f->kind != FIELD_F32 || isnan(value) || strtof(text, NULL) == (float)value) return;
+    }
+}
+
 static neap_status check_ranges(const void *object, const neap_field *fields, size_t n_fields) {
     for (size_t i = 0; i < n_fields; i++) {
         const neap_field *f = &fields[i];
@@ -99,8 +109,11 @@ static neap_status check_ranges(const void *object, const neap_field *fields, si
         }
         const bool is_above = f->is_min_open ? value > f->min : value >= f->min; /* NaN is neither */
         const bool is_below = f->is_max_open ? value < f->max : value <= f->max;
-        NEAP_CHECK(is_above && is_below, NEAP_INVALID_ARGUMENT, "%s is %.10g; allowed is %s%.10g .. %.10g%s", f->name,
-                   value, f->is_min_open ? "above " : "", f->min, f->max, f->is_max_open ? ", exclusive" : "");
+        if (is_above && is_below) continue;
+        char text[32];
+        format_value(f, value, text, sizeof text);
+        NEAP_FAIL(NEAP_INVALID_ARGUMENT, "%s is %s; allowed is %s%.17g .. %.17g%s", f->name, text,
+                  f->is_min_open ? "above " : "", f->min, f->max, f->is_max_open ? ", exclusive" : "");
     }
     return NEAP_OK;
 }

@@ -290,6 +290,13 @@ static void test_greedy_and_ties(void **state) {
         const int32_t t = draw(&f, ties, &how, NULL, 0).token;
         assert_true(t == 1 || t == 3);
     }
+    const float equal[6] = {1, 1, 1, 1, -90, -90}; /* the sum of two reaches a half exactly: no third */
+    bool seen[6] = {false};
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        how.seed = seed;
+        seen[draw(&f, equal, &how, NULL, 0).token] = true;
+    }
+    assert_true(seen[0] && seen[1] && !seen[2] && !seen[3]);
     /* top-k 1 is greedy at every temperature, and so is a temperature too small to divide by. */
     how = plain();
     how.temperature = 100;
@@ -527,6 +534,16 @@ static void test_logprobs(void **state) {
     const neap_sample none = draw(&f, logits, &how, NULL, 0);
     assert_int_equal(none.n_top, 0);
     assert_true(none.logprob == 0.0f);
+    close_sampler(&f);
+    /* The exponential over its whole range: log softmax of (0, -d) is -log(1 + e^-d). */
+    open_sampler(&f, 2, 0);
+    how.n_logprobs = 1;
+    for (int i = 0; i < 4000; i++) {
+        const float pair[2] = {0.0f, -0.01f * (float)i};
+        const double wanted = -log1p(exp((double)pair[1]));
+        const neap_sample out = draw(&f, pair, &how, NULL, 0);
+        assert_true(fabs((double)out.logprob - wanted) < 1e-7 * fabs(wanted) + 3e-16);
+    }
     close_sampler(&f);
     /* Fewer tokens than alternatives. */
     open_sampler(&f, 3, 0);
