@@ -18,7 +18,7 @@
 #define NEAP_VARIANT_AVX512(X, family)
 #endif
 
-#define NEAP_GEMM_VARIANTS(X) X(gemm, scalar, 0)
+#define NEAP_GEMM_VARIANTS(X) X(gemm, scalar, 0) NEAP_VARIANT_AVX2(X, gemm) NEAP_VARIANT_AVX512(X, gemm)
 #define NEAP_NORM_VARIANTS(X) X(norm, scalar, 0)
 #define NEAP_ACT_VARIANTS(X) X(act, scalar, 0)
 #define NEAP_KDA_VARIANTS(X) X(kda, scalar, 0)

@@ -22,7 +22,8 @@
 
 #include "tensor/matrix.h"
 
-/* y[i, j] (+)= sum_k x[row(i), k] * W[j, k] for i < m, j in panels [panel_begin, panel_end) with j < W->n. */
+/* y[i, j] = sum_k x[row(i), k] * W[j, k] for i < m, j in panels [panel_begin, panel_end) with j < W->n.
+ * Scales of FP8 weights are below 2^120 (fast versions fold a factor 256 into them). */
 typedef struct neap_gemm_args {
     float *y;               /* column j of W goes to y[i * ldy + j] */
     int64_t ldy;

@@ -1,0 +1,330 @@
+/* The command line of kcheck, its buffers with guard bands, comparison and timing.
+ *
+ *   kcheck [--list] [--only=gemm,kda] [--cpu=avx2,avx512] [--seed=N] [--bench [--csv]]
+ *
+ * Exit 1 when any comparison failed. A variant that this CPU lacks is printed as SKIP, never as passed. */
+#include "kcheck.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "tensor/codec.h"
+
+enum { GUARD = 256, BUFFERS_MAX = 256 }; /* guard bytes on each side */
+
+/* ---- buffers ---- */
+
+static struct {
+    char *memory;
+    size_t capacity, used;
+    struct {
+        unsigned char *begin, *end; /* without the guards */
+    } list[BUFFERS_MAX];
+    int n;
+} buffers;
+
+static void *buffer(int64_t bytes, int64_t skew) {
+    size_t need = (size_t)bytes + (size_t)skew + 2 * GUARD + 64;
+    if (buffers.used + need > buffers.capacity || buffers.n == BUFFERS_MAX) {
+        fprintf(stderr, "kcheck: a case needs more than %zu bytes\n", buffers.capacity);
+        exit(2);
+    }
+    unsigned char *start = (unsigned char *)buffers.memory + buffers.used;
+    memset(start, 0xa5, need);
+    unsigned char *p = start + GUARD + skew; /* memory and GUARD are multiples of 64 */
+    buffers.list[buffers.n].begin = p;
+    buffers.list[buffers.n++].end = p + bytes;
+    buffers.used += need / 64 * 64;
+    return p;
+}
+
+static void fail_case(kc *c, const char *what) {
+    c->failures++;
+    if (c->failures <= 20)
+        printf("FAIL %s %s: %s: %s (--seed=%llu)\n", c->family, c->isa, c->label, what, (unsigned long long)c->seed);
+}
+
+void kc_begin(kc *c, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(c->label, sizeof c->label, format, args);
+    va_end(args);
+    buffers.used = 0;
+    buffers.n = 0;
+    c->cases++;
+    c->random = c->seed;
+    for (const char *s = c->label; *s; s++) c->random = c->random * 31 + (unsigned char)*s;
+}
+
+void kc_end(kc *c) {
+    for (int i = 0; i < buffers.n; i++) {
+        int broken = 0;
+        for (int g = 1; g <= GUARD / 2; g++) broken += buffers.list[i].begin[-g] != 0xa5;
+        for (int g = 0; g < GUARD / 2; g++) broken += buffers.list[i].end[g] != 0xa5;
+        if (broken) fail_case(c, "wrote outside a buffer");
+    }
+}
+
+uint64_t kc_random(kc *c) {
+    uint64_t z = (c->random += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+int64_t kc_below(kc *c, int64_t n) { return (int64_t)(kc_random(c) % (uint64_t)n); }
+
+static float value(kc *c, kc_fill fill) {
+    static const float extremes[] = {3e38f, -3e38f, 1e30f, -1e30f, 1e-30f, 1e-38f, -1e-40f, 1e-45f,  0.0f,    -0.0f,
+                                     1.0f,  -1.0f,  88.7f, -88.7f, -104.f, 20.0f,  0.625f,  -0.625f, 65504.f, 1e4f};
+    uint64_t r = kc_random(c);
+    double sum = -4; /* eight 8-bit uniforms: deviation about 0.82 */
+    for (int i = 0; i < 8; i++) sum += (double)(r >> 8 * i & 255) / 255;
+    float normal = (float)(sum * 1.2 + (double)(r & 0xffff) * 1e-6);
+    switch (fill) {
+    case KC_ZEROS: return r & 1 ? 0.0f : -0.0f;
+    case KC_EXTREME: return r % 3 ? extremes[r / 3 % (sizeof extremes / sizeof *extremes)] : normal;
+    case KC_BROKEN: return r % 50 == 0 ? NAN : r % 50 == 1 ? INFINITY : r % 50 == 2 ? -INFINITY : normal;
+    default: return normal;
+    }
+}
+
+float *kc_floats(kc *c, int64_t n, int skew, kc_fill fill) {
+    float *p = buffer(n * (int64_t)sizeof *p, skew * (int64_t)sizeof *p);
+    for (int64_t i = 0; i < n; i++) p[i] = value(c, fill);
+    return p;
+}
+
+float *kc_output(kc *c, int64_t n, int skew) {
+    (void)c;
+    return buffer(n * (int64_t)sizeof(float), skew * (int64_t)sizeof(float)); /* stays poisoned */
+}
+
+void *kc_bytes(kc *c, int64_t n) {
+    (void)c;
+    return buffer(n, 0);
+}
+
+float *kc_copy(kc *c, const float *x, int64_t n, int skew) {
+    float *p = kc_output(c, n, skew);
+    memcpy(p, x, (size_t)n * sizeof *p);
+    return p;
+}
+
+void kc_same(kc *c, const char *what, const float *got, const float *want, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        if (memcmp(&got[i], &want[i], sizeof *got) == 0 || (isnan(got[i]) && isnan(want[i]))) continue;
+        char text[160];
+        snprintf(text, sizeof text, "%s[%lld] is %a, not %a", what, (long long)i, (double)got[i], (double)want[i]);
+        fail_case(c, text);
+        return;
+    }
+}
+
+void kc_same_bytes(kc *c, const char *what, const void *got, const void *want, int64_t bytes) {
+    if (memcmp(got, want, (size_t)bytes) != 0) fail_case(c, what);
+}
+
+neap_paged kc_paged(kc *c, int64_t n, int64_t width, int32_t page_rows, kc_fill fill) {
+    int64_t n_pages = (n + page_rows - 1) / page_rows;
+    int32_t *pages = kc_bytes(c, n_pages * (int64_t)sizeof *pages);
+    float *base = kc_output(c, n_pages * page_rows * width, 0);
+    for (int64_t p = 0; p < n_pages; p++) pages[p] = (int32_t)(n_pages - 1 - p);
+    neap_paged cache = {.base = base, .pages = pages, .page_rows = page_rows, .width = (int32_t)width};
+    for (int64_t i = 0; i < n; i++) {
+        float *row = base + (neap_paged_row(&cache, i) - base);
+        for (int64_t j = 0; j < width; j++) row[j] = value(c, fill);
+    }
+    return cache;
+}
+
+neap_matrix kc_matrix(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, kc_fill fill) {
+    neap_matrix m;
+    neap_matrix_shape(&m, kind, n, k);
+    neap_pack_source s = {.row_stride = k, .col_stride = 1};
+    void *storage = kc_bytes(c, (int64_t)neap_matrix_panel_bytes(&m));
+    if (kind == NEAP_MATRIX_F32 || kind == NEAP_MATRIX_BF16) {
+        s.dtype = kind == NEAP_MATRIX_F32 ? NEAP_DTYPE_F32 : NEAP_DTYPE_BF16;
+        float *f = kc_floats(c, n * k, 0, fill);
+        s.data = f;
+        if (kind == NEAP_MATRIX_BF16) {
+            uint16_t *h = kc_bytes(c, n * k * 2);
+            for (int64_t i = 0; i < n * k; i++) h[i] = neap_f32_to_bf16(f[i]);
+            s.data = h;
+        }
+    } else {
+        uint8_t *codes = kc_bytes(c, n * k);
+        for (int64_t i = 0; i < n * k; i++)
+            codes[i] = fill == KC_ZEROS ? (uint8_t)(kc_random(c) & 0x80) : (uint8_t)kc_random(c);
+        s.data = codes;
+        if (kind == NEAP_MATRIX_FP8) {
+            for (int64_t i = 0; i < n * k; i++)
+                if ((codes[i] & 0x7f) == 0x7f && fill != KC_BROKEN) codes[i] = (uint8_t)(codes[i] & 0x87);
+            s.dtype = NEAP_DTYPE_F8_E4M3;
+            int64_t n_scales = neap_matrix_scale_count(&m);
+            float *scales = kc_floats(c, n_scales, 0, KC_NORMAL);
+            for (int64_t i = 0; i < n_scales; i++)
+                scales[i] = fill == KC_EXTREME ? ldexpf(scales[i], (int)kc_below(c, 200) - 110) : scales[i] * 0.01f;
+            s.scale_inv = m.scales = scales;
+        } else {
+            int64_t groups = (k + 31) / 32;
+            uint8_t *scales = kc_bytes(c, n * groups);
+            for (int64_t i = 0; i < n * groups; i++)
+                scales[i] =
+                    fill == KC_EXTREME || fill == KC_BROKEN ? (uint8_t)kc_random(c) : (uint8_t)(115 + kc_below(c, 10));
+            s.dtype = NEAP_DTYPE_U8;
+            s.row_stride = (k + 1) / 2;
+            s.scale_e8m0 = scales;
+        }
+    }
+    neap_matrix_pack(&m, storage, &s, 0, neap_matrix_panels(&m));
+    m.panels = storage;
+    return m;
+}
+
+/* ---- timing ---- */
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* the host is shared */
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void kc_bench(kc *c, const char *label, void (*run)(const kc *c, void *args), void *args, double bytes, double macs) {
+    enum { RUNS = 15, CASES_MAX = 64 };
+    static double scalar_speed[CASES_MAX];
+    double times[RUNS], start = now();
+    run(c, args); /* warm */
+    double once = now() - start;
+    int repeat = once < 2e-3 ? (int)(2e-3 / (once + 1e-7)) + 1 : 1, runs = once > 0.2 ? 3 : RUNS;
+    for (int i = 0; i < runs; i++) {
+        start = now();
+        for (int r = 0; r < repeat; r++) run(c, args);
+        times[i] = (now() - start) / repeat;
+    }
+    qsort(times, (size_t)runs, sizeof *times, by_value);
+    double best = times[0], median = times[runs / 2];
+    double speed = (macs > 0 ? macs : bytes) / best; /* scalar may have had a smaller problem */
+    if (c->i_bench < CASES_MAX && strcmp(c->isa, "scalar") == 0) scalar_speed[c->i_bench] = speed;
+    double ratio = c->i_bench < CASES_MAX && scalar_speed[c->i_bench] > 0 ? speed / scalar_speed[c->i_bench] : 0;
+    c->i_bench++;
+    if (c->is_csv)
+        printf("%s,%s,%s,%.3f,%.3f,%.3f,%.3f,%.2f\n", c->family, c->isa, label, best * 1e6, median * 1e6,
+               bytes / best * 1e-9, macs / best * 1e-9, ratio);
+    else
+        printf("%-8s %-7s %-34s best %10.2f us  median %10.2f us  %7.2f GB/s  %7.2f GMAC/s  x%.1f\n", c->family, c->isa,
+               label, best * 1e6, median * 1e6, bytes / best * 1e-9, macs / best * 1e-9, ratio);
+    fflush(stdout);
+}
+
+/* ---- families and command line ---- */
+
+typedef struct variant {
+    const char *isa;
+    uint32_t needs;
+    void (*init)(neap_kernels *k);
+} variant;
+
+#define VARIANT(family, isa, needs) {#isa, needs, neap_##family##_##isa##_init},
+static const variant gemm_variants[] = {NEAP_GEMM_VARIANTS(VARIANT)}, norm_variants[] = {NEAP_NORM_VARIANTS(VARIANT)},
+                     act_variants[] = {NEAP_ACT_VARIANTS(VARIANT)}, kda_variants[] = {NEAP_KDA_VARIANTS(VARIANT)},
+                     attn_variants[] = {NEAP_ATTN_VARIANTS(VARIANT)}, index_variants[] = {NEAP_INDEX_VARIANTS(VARIANT)},
+                     attnres_variants[] = {NEAP_ATTNRES_VARIANTS(VARIANT)},
+                     route_variants[] = {NEAP_ROUTE_VARIANTS(VARIANT)}, rope_variants[] = {NEAP_ROPE_VARIANTS(VARIANT)},
+                     sample_variants[] = {NEAP_SAMPLE_VARIANTS(VARIANT)};
+
+static const struct {
+    const char *name;
+    const variant *variants;
+    size_t n;
+    const kc_family_tests *tests;
+} families[] = {
+#define FAMILY(name) \
+    { #name, name##_variants, sizeof name##_variants / sizeof *name##_variants, &neap_kc_##name }
+    FAMILY(gemm),  FAMILY(norm),    FAMILY(act),   FAMILY(kda),  FAMILY(attn),
+    FAMILY(index), FAMILY(attnres), FAMILY(route), FAMILY(rope), FAMILY(sample),
+};
+enum { N_FAMILIES = sizeof families / sizeof *families };
+
+/* Is `name` one of the comma-separated words of list? NULL list: yes. */
+static bool is_listed(const char *list, const char *name) {
+    if (!list) return true;
+    size_t n = strlen(name);
+    for (const char *p = list;; p++) {
+        size_t word = strcspn(p, ",");
+        if (word == n && memcmp(p, name, n) == 0) return true;
+        p += word;
+        if (!*p) return false;
+    }
+}
+
+static int usage(void) {
+    fprintf(stderr, "usage: kcheck [--list] [--only=family,...] [--cpu=isa,...] [--seed=N] [--bench [--csv]]\n");
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    const char *only = NULL, *cpu = NULL;
+    bool is_list = false, is_bench = false, is_csv = false;
+    uint64_t seed = 1;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--list") == 0)
+            is_list = true;
+        else if (strcmp(argv[i], "--bench") == 0)
+            is_bench = true;
+        else if (strcmp(argv[i], "--csv") == 0)
+            is_csv = true;
+        else if (strncmp(argv[i], "--only=", 7) == 0)
+            only = argv[i] + 7;
+        else if (strncmp(argv[i], "--cpu=", 6) == 0)
+            cpu = argv[i] + 6;
+        else if (strncmp(argv[i], "--seed=", 7) == 0)
+            seed = strtoull(argv[i] + 7, NULL, 10);
+        else
+            return usage();
+    }
+    buffers.capacity = (size_t)640 << 20;
+    buffers.memory = aligned_alloc(64, buffers.capacity);
+    if (!buffers.memory) return 2;
+    if (!is_list && !is_csv) printf("kcheck on %s, seed %llu\n", neap_cpu_model(), (unsigned long long)seed);
+    if (is_bench && is_csv) printf("family,isa,case,best_us,median_us,gb_per_s,gmac_per_s,ratio_to_scalar\n");
+    int64_t failures = 0;
+    for (int f = 0; f < N_FAMILIES; f++) {
+        if (!is_listed(only, families[f].name)) continue;
+        for (size_t v = 0; v < families[f].n; v++) {
+            const variant *one = &families[f].variants[v];
+            bool is_here = (one->needs & neap_cpu_flags()) == one->needs;
+            if (!is_listed(cpu, one->isa) && !(is_bench && v == 0 && cpu == NULL)) continue;
+            if (is_list) {
+                printf("%s %s%s\n", families[f].name, one->isa, is_here ? "" : " (not on this CPU)");
+                continue;
+            }
+            if (!is_here) {
+                printf("SKIP %s %s: this CPU lacks it\n", families[f].name, one->isa);
+                continue;
+            }
+            kc c = {.family = families[f].name, .isa = one->isa, .seed = seed, .is_csv = is_csv};
+            neap_kernels_init(&c.ref, 0);
+            neap_kernels_init(&c.k, 0);
+            one->init(&c.k);
+            if (is_bench) {
+                if (families[f].tests->bench) families[f].tests->bench(&c);
+                continue;
+            }
+            families[f].tests->check(&c);
+            printf("%s %s %s: %lld cases, %lld failures\n", c.failures ? "FAIL" : "ok  ", c.family, c.isa,
+                   (long long)c.cases, (long long)c.failures);
+            fflush(stdout);
+            failures += c.failures;
+        }
+    }
+    free(buffers.memory);
+    return failures ? 1 : 0;
+}

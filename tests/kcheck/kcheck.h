@@ -1,0 +1,65 @@
+/* kcheck: every kernel variant of this CPU against the scalar definition, bit by bit, and its speed.
+ *
+ * A family file provides check() and bench(). check() makes inputs with kc_floats and friends, runs the same
+ * call through c->ref (scalar) and c->k (the variant under test), and compares with kc_same. Every buffer lies
+ * between guard bands that are checked at kc_end; outputs start poisoned, so a value that was not written
+ * shows as well. What --bench times is what check() compared: the same table, the same calls. */
+#ifndef NEAP_TESTS_KCHECK_H
+#define NEAP_TESTS_KCHECK_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/families.h"
+
+typedef struct kc {
+    const char *family, *isa;
+    neap_kernels ref, k; /* all scalar; scalar with this family's variant on top */
+    uint64_t seed, random;
+    char label[160];
+    int64_t cases, failures;
+    bool is_csv;
+    int i_bench; /* number of the bench case, to find the scalar time */
+} kc;
+
+/* How inputs are filled. */
+typedef enum kc_fill {
+    KC_NORMAL,  /* about a standard normal distribution */
+    KC_ZEROS,   /* zeros of both signs */
+    KC_EXTREME, /* huge, tiny, subnormal, zero, one */
+    KC_BROKEN,  /* normal with NaN and infinities in it */
+    KC_FILLS
+} kc_fill;
+
+/* Starts a case: forgets all buffers, seeds the random numbers from seed and label. */
+void kc_begin(kc *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Checks all guard bands of the case. */
+void kc_end(kc *c);
+/* Buffers of the case. `skew` elements past a 64-byte border (0 = aligned); filled / poisoned. */
+float *kc_floats(kc *c, int64_t n, int skew, kc_fill fill);
+float *kc_output(kc *c, int64_t n, int skew);
+void *kc_bytes(kc *c, int64_t n); /* aligned, poisoned */
+float *kc_copy(kc *c, const float *x, int64_t n, int skew);
+uint64_t kc_random(kc *c);
+int64_t kc_below(kc *c, int64_t n); /* 0 .. n-1 */
+/* Bit by bit; NaN equals NaN. */
+void kc_same(kc *c, const char *what, const float *got, const float *want, int64_t n);
+void kc_same_bytes(kc *c, const char *what, const void *got, const void *want, int64_t bytes);
+/* Rows of a paged cache filled at random, pages scrambled. */
+neap_paged kc_paged(kc *c, int64_t n, int64_t width, int32_t page_rows, kc_fill fill);
+/* A packed matrix of random values; storage is poisoned before packing. */
+neap_matrix kc_matrix(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, kc_fill fill);
+
+/* Times run(args): best and median; bytes and multiply-adds per call, 0 = not shown. */
+void kc_bench(kc *c, const char *label, void (*run)(const kc *c, void *args), void *args, double bytes, double macs);
+
+typedef struct kc_family_tests {
+    void (*check)(kc *c);
+    void (*bench)(kc *c);
+} kc_family_tests;
+extern const kc_family_tests neap_kc_gemm, neap_kc_norm, neap_kc_act, neap_kc_kda, neap_kc_attn, neap_kc_index,
+    neap_kc_attnres, neap_kc_route, neap_kc_rope, neap_kc_sample;
+
+#endif

@@ -1,0 +1,110 @@
+/* Matrix products of all weight kinds: ragged and real sizes, all row counts of the tiles, rows picked by an
+ * index list, odd alignments; and the promise "same bits": a row alone, in a batch, with the panels split. */
+#include "kcheck.h"
+
+#include <stdio.h>
+
+typedef struct problem {
+    neap_matrix w;
+    neap_gemm_args a;
+} problem;
+
+static problem make(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, int64_t m, kc_fill fill, bool has_rows) {
+    int64_t ldx = k + kc_below(c, 5), pool = has_rows ? m + 3 : m;
+    problem p = {.w = kc_matrix(c, kind, n, k, fill)};
+    int32_t *rows = NULL;
+    if (has_rows) {
+        rows = kc_bytes(c, m * (int64_t)sizeof *rows);
+        for (int64_t i = 0; i < m; i++) rows[i] = (int32_t)kc_below(c, pool);
+    }
+    p.a = (neap_gemm_args){.ldy = n + kc_below(c, 4),
+                           .x = kc_floats(c, pool * ldx, (int)kc_below(c, 16), fill),
+                           .ldx = ldx,
+                           .rows = rows,
+                           .m = m,
+                           .panel_end = neap_matrix_panels(&p.w)};
+    return p;
+}
+
+static void run(const neap_kernels *k, problem *p, float *y) {
+    p->a.w = &p->w;
+    p->a.y = y;
+    k->gemm[p->w.kind](&p->a);
+}
+
+static void one(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, int64_t m, kc_fill fill, bool has_rows) {
+    kc_begin(c, "%s n %lld k %lld m %lld fill %d%s", neap_matrix_kind_name(kind), (long long)n, (long long)k,
+             (long long)m, (int)fill, has_rows ? " rows" : "");
+    problem p = make(c, kind, n, k, m, fill, has_rows);
+    int64_t total = (m - 1) * p.a.ldy + n;
+    float *want = kc_output(c, total, 0), *got = kc_output(c, total, (int)kc_below(c, 16));
+    run(&c->ref, &p, want);
+    run(&c->k, &p, got);
+    kc_same(c, "y", got, want, total); /* the gaps between rows stay poisoned in both */
+
+    /* The same rows one by one, and the panels in pieces. */
+    float *again = kc_output(c, total, 3);
+    const float *x = p.a.x;
+    const int32_t *rows = p.a.rows;
+    for (int64_t i = 0; i < m; i++) {
+        p.a.m = 1, p.a.x = x + (rows ? rows[i] : i) * p.a.ldx, p.a.rows = NULL;
+        run(&c->k, &p, again + i * p.a.ldy);
+    }
+    kc_same(c, "rows alone", again, got, total);
+    p.a.m = m, p.a.x = x, p.a.rows = rows;
+    again = kc_output(c, total, 1);
+    int64_t panels = neap_matrix_panels(&p.w);
+    for (int64_t b = 0; b < panels; b = p.a.panel_end) {
+        p.a.panel_begin = b;
+        p.a.panel_end = b + 1 + kc_below(c, 3);
+        if (p.a.panel_end > panels) p.a.panel_end = panels;
+        run(&c->k, &p, again);
+    }
+    kc_same(c, "panels in pieces", again, got, total);
+    kc_end(c);
+}
+
+static void check(kc *c) {
+    static const int64_t ns[] = {1, 15, 16, 17, 31, 33, 64, 97}, ks[] = {1, 2, 3, 5, 31, 33, 127, 129, 131, 160, 257};
+    static const int64_t ms[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 25};
+    static const int64_t real[][3] = {{48, 2304, 1}, {33, 7168, 7},  {80, 3584, 3},
+                                      {32, 576, 13}, {64, 1536, 12}, {16, 512, 60}};
+    enum { N = sizeof ns / sizeof *ns, K = sizeof ks / sizeof *ks, M = sizeof ms / sizeof *ms };
+    for (int kind = 0; kind < NEAP_MATRIX_KINDS; kind++) {
+        for (int i = 0; i < K; i++)
+            for (int j = 0; j < M; j++)
+                one(c, (neap_matrix_kind)kind, ns[(i + j) % N], ks[i], ms[j],
+                    (i + 2 * j) % 7 < 4 ? KC_NORMAL : (kc_fill)((i + 2 * j) % 7 - 3), (i + j) % 3 == 0);
+        for (size_t i = 0; i < sizeof real / sizeof *real; i++)
+            one(c, (neap_matrix_kind)kind, real[i][0], real[i][1], real[i][2], KC_NORMAL, false);
+    }
+}
+
+static void timed(const kc *c, void *args) {
+    problem *p = args;
+    c->k.gemm[p->w.kind](&p->a);
+}
+
+static void bench(kc *c) {
+    static const struct {
+        int64_t n, k, m;
+        const char *note;
+    } cases[] = {{64, 2304, 1, "cache"}, {4096, 7168, 1, "memory"}, {512, 7168, 2, ""},  {512, 7168, 4, ""},
+                 {512, 2304, 6, ""},     {512, 2304, 48, ""},       {512, 2304, 192, ""}};
+    bool is_scalar = strcmp(c->isa, "scalar") == 0;
+    for (int kind = 0; kind < NEAP_MATRIX_KINDS; kind++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            int64_t n = cases[i].n, k = cases[i].k, m = cases[i].m;
+            if (is_scalar && n * m > 4096) n = 4096 / m / 16 * 16 + 16; /* the ratio stays right: time per value */
+            char label[80];
+            snprintf(label, sizeof label, "%s m %lld n %lld k %lld %s", neap_matrix_kind_name((neap_matrix_kind)kind),
+                     (long long)m, (long long)cases[i].n, (long long)k, cases[i].note);
+            kc_begin(c, "%s", label);
+            problem p = make(c, (neap_matrix_kind)kind, n, k, m, KC_NORMAL, false);
+            p.a.w = &p.w;
+            p.a.y = kc_output(c, m * p.a.ldy, 0);
+            kc_bench(c, label, timed, &p, (double)neap_matrix_panel_bytes(&p.w), (double)n * (double)k * (double)m);
+        }
+}
+
+const kc_family_tests neap_kc_gemm = {check, bench};
