@@ -22,8 +22,8 @@ typedef struct neap_bpe {
     uint64_t *prefix; /* [capacity + 1] hashes of prefixes */
     uint64_t *heap;   /* [3 * capacity] rank << 32 | position */
     uint32_t *prev, *next;
-    int32_t *id;      /* of the part that starts here */
-    int32_t *rank;    /* of this part joined with the next */
+    int32_t *id;   /* of the part that starts here */
+    int32_t *rank; /* of this part joined with the next */
 } neap_bpe;
 
 NEAP_MUST_CHECK neap_status neap_bpe_piece(neap_bpe *w, const neap_vocab *v, const char *piece, size_t n,

@@ -5,20 +5,20 @@
 #include "base/status.h"
 
 /* name in encoding_texts.json */
-#define NEAP_CHAT_TEXT_MAP(X)                                                                       \
-    X(TOOLS, "tools_text")                                                                          \
-    X(MORE_TOOLS, "more_tools_text")                                                                \
-    X(EFFORT, "effort_text")                                                                        \
-    X(CHOICE_REQUIRED, "tool_choice_required_text")                                                 \
-    X(CHOICE_NONE, "tool_choice_none_text")                                                         \
-    X(JSON_OBJECT, "json_object_text")                                                              \
+#define NEAP_CHAT_TEXT_MAP(X)                       \
+    X(TOOLS, "tools_text")                          \
+    X(MORE_TOOLS, "more_tools_text")                \
+    X(EFFORT, "effort_text")                        \
+    X(CHOICE_REQUIRED, "tool_choice_required_text") \
+    X(CHOICE_NONE, "tool_choice_none_text")         \
+    X(JSON_OBJECT, "json_object_text")              \
     X(JSON_SCHEMA, "json_schema_text")
 
 typedef enum neap_chat_text {
 #define NEAP_CHAT_TEXT_ENUM(name, key) NEAP_TEXT_##name,
     NEAP_CHAT_TEXT_MAP(NEAP_CHAT_TEXT_ENUM)
 #undef NEAP_CHAT_TEXT_ENUM
-    NEAP_TEXT_COUNT
+        NEAP_TEXT_COUNT
 } neap_chat_text;
 
 typedef struct neap_chat_texts {

@@ -16,20 +16,23 @@
 
 typedef struct py_reader {
     const char *p, *end;
-    int depth;     /* open brackets */
-    char *text;    /* the current text; as large as the source, so it always fits */
+    int depth;  /* open brackets */
+    char *text; /* the current text; as large as the source, so it always fits */
     size_t n;
-    bool bad;      /* the current text cannot be used */
-    bool any;      /* a literal was read into the current text */
+    bool bad; /* the current text cannot be used */
+    bool any; /* a literal was read into the current text */
 } py_reader;
 
 static bool is_word(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || (unsigned char)c >= 0x80;
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           (unsigned char)c >= 0x80;
 }
 
 static void put(py_reader *r, char c) {
-    if (c == 0 || c == NEAP_PY_FIELD[0]) r->bad = true;
-    else r->text[r->n++] = c;
+    if (c == 0 || c == NEAP_PY_FIELD[0])
+        r->bad = true;
+    else
+        r->text[r->n++] = c;
 }
 
 static void put_field(py_reader *r) { r->text[r->n++] = NEAP_PY_FIELD[0]; }
@@ -83,11 +86,12 @@ static void read_escape(py_reader *r) {
         read_hex_escape(r, 8);
     } else if (c >= '0' && c <= '7') {
         uint32_t value = (uint32_t)(c - '0');
-        for (int i = 0; i < 2 && r->p < r->end && *r->p >= '0' && *r->p <= '7'; i++) value = value * 8 + (uint32_t)(*r->p++ - '0');
+        for (int i = 0; i < 2 && r->p < r->end && *r->p >= '0' && *r->p <= '7'; i++)
+            value = value * 8 + (uint32_t)(*r->p++ - '0');
         put_code_point(r, value);
     } else if (c == 'N') {
         r->bad = true; /* names of characters are not known here */
-    } else { /* Python keeps the backslash of an unknown escape */
+    } else {           /* Python keeps the backslash of an unknown escape */
         put(r, '\\');
         put(r, c);
     }
@@ -158,10 +162,14 @@ static bool try_literal(py_reader *r) {
     bool raw = false, formatted = false, bytes = false;
     for (int i = 0; i < 2 && q < r->end; i++, q++) {
         char c = (char)(*q | 0x20);
-        if (c == 'r') raw = true;
-        else if (c == 'f') formatted = true;
-        else if (c == 'b') bytes = true;
-        else if (c != 'u') break;
+        if (c == 'r')
+            raw = true;
+        else if (c == 'f')
+            formatted = true;
+        else if (c == 'b')
+            bytes = true;
+        else if (c != 'u')
+            break;
     }
     if (q >= r->end || (*q != '"' && *q != '\'')) return false;
     r->p = q;
@@ -221,7 +229,8 @@ neap_status neap_py_strings(const char *source, size_t n, neap_py_string_fn fn, 
     py_reader r = {.p = source, .end = source + n};
     NEAP_TRY(neap_mem_alloc(n * 2 + 8, (void **)&r.text)); /* an escape never grows, a + operand adds one */
     neap_status status = NEAP_OK;
-    bool in_word = false; /* a prefix letter counts only at the start of a word */
+    bool in_word = false;  /* a prefix letter counts only at the start of a word */
+    bool statement = true; /* only blanks so far in this line: a literal here is a statement, such as a docstring */
     while (r.p < r.end && status == NEAP_OK) {
         char c = *r.p;
         if (c == '#') {
@@ -236,8 +245,8 @@ neap_status neap_py_strings(const char *source, size_t n, neap_py_string_fn fn, 
             if (q < r.end && (*q == '"' || *q == '\'')) {
                 read_text(&r);
                 r.text[r.n] = 0;
-                if (!r.bad && r.n > 0) status = fn(user, r.text);
-                in_word = false;
+                if (!r.bad && r.n > 0 && !statement) status = fn(user, r.text);
+                in_word = statement = false;
                 if (r.p == before) r.p++;
                 continue;
             }
@@ -245,6 +254,10 @@ neap_status neap_py_strings(const char *source, size_t n, neap_py_string_fn fn, 
         if (c == '(' || c == '[' || c == '{') r.depth++;
         if ((c == ')' || c == ']' || c == '}') && r.depth > 0) r.depth--;
         in_word = is_word(c);
+        if (c == '\n' && r.depth == 0)
+            statement = true;
+        else if (c != ' ' && c != '\t' && c != '\n' && c != '\r')
+            statement = false;
         r.p++;
     }
     neap_mem_free(r.text);

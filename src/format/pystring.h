@@ -11,8 +11,9 @@
 typedef neap_status (*neap_py_string_fn)(void *user, const char *text);
 
 /* Calls fn with every literal; neighbouring literals (implicit joining, or joined by +) come as one text.
- * Texts that hold NUL or the byte of NEAP_PY_FIELD themselves are skipped, bytes literals and literals with
- * unknown escapes too. A source that does not end its literals gives what was found up to there. */
+ * Skipped are statements that are only a literal (docstrings), texts that hold NUL or the byte of NEAP_PY_FIELD
+ * themselves, bytes literals and literals with escapes unknown here. A source that ends inside a literal gives
+ * what was found. */
 NEAP_MUST_CHECK neap_status neap_py_strings(const char *source, size_t n, neap_py_string_fn fn, void *user);
 
 #endif

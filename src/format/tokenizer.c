@@ -22,6 +22,7 @@
 
 #include "base/arena.h"
 #include "format/tokenizer_inner.h"
+#include "format/unicode_new.h"
 #include "format/utf8.h"
 
 enum { CHUNK_CHARS = 400000, RUN_CHARS = 25000 };
@@ -35,14 +36,13 @@ enum { CHUNK_CHARS = 400000, RUN_CHARS = 25000 };
 #define BEFORE "[^\\r\\n\\p{L}\\p{N}]?"
 #define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 
-static const char pattern[] = "[" HAN "]+"
-                              "|" BEFORE UPPER "*" LOWER "+" CONTRACTION
-                              "|" BEFORE UPPER "+" LOWER "*" CONTRACTION
-                              "|\\p{N}{1,3}"
-                              "| ?[^" SPACE "\\p{L}\\p{N}]+[\\r\\n]*"
-                              "|[" SPACE "]*[\\r\\n]+"
-                              "|[" SPACE "]+(?![^" SPACE "])"
-                              "|[" SPACE "]+";
+static const char pattern[] =
+    "[" HAN "]+"
+    "|" BEFORE UPPER "*" LOWER "+" CONTRACTION "|" BEFORE UPPER "+" LOWER "*" CONTRACTION "|\\p{N}{1,3}"
+    "| ?[^" SPACE "\\p{L}\\p{N}]+[\\r\\n]*"
+    "|[" SPACE "]*[\\r\\n]+"
+    "|[" SPACE "]+(?![^" SPACE "])"
+    "|[" SPACE "]+";
 
 static void *regex_alloc(size_t n, void *unused) {
     (void)unused;
@@ -63,12 +63,13 @@ neap_status neap_split_compile(neap_tokenizer *t) {
     pcre2_compile_context *context = pcre2_compile_context_create(general);
     pcre2_code *code = NULL;
     if (context != NULL)
-        code = pcre2_compile((PCRE2_SPTR)pattern, sizeof pattern - 1, PCRE2_UTF | PCRE2_ANCHORED | PCRE2_NEVER_BACKSLASH_C,
-                             &error, &where, context);
+        code = pcre2_compile((PCRE2_SPTR)pattern, sizeof pattern - 1,
+                             PCRE2_UTF | PCRE2_ANCHORED | PCRE2_NEVER_BACKSLASH_C, &error, &where, context);
     pcre2_compile_context_free(context);
     pcre2_general_context_free(general);
     NEAP_CHECK(code != NULL, error == PCRE2_ERROR_HEAP_FAILED || context == NULL ? NEAP_NO_MEMORY : NEAP_UNSUPPORTED,
-               "PCRE2 does not take the split pattern (error %d at %zu); version 10.40 or newer is needed", error, where);
+               "PCRE2 does not take the split pattern (error %d at %zu); version 10.40 or newer is needed", error,
+               where);
     /* Without JIT (no executable memory allowed) pcre2_match interprets: slower, the same result. */
     (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
     t->split = code;
@@ -110,10 +111,17 @@ static neap_status next_piece(neap_encoder *e, const char *text, size_t n, size_
     return NEAP_OK;
 }
 
-static neap_status encode_plain(neap_encoder *e, const char *text, size_t n, neap_token_sink *out) {
+/* A text and its shadow (unicode_new.h): the shadow is split, the text is encoded. Often the same. */
+typedef struct view {
+    const char *text, *shadow;
+} view;
+
+static neap_status encode_plain(neap_encoder *e, view v, size_t from, size_t to, neap_token_sink *out) {
+    const char *text = v.text + from;
+    size_t n = to - from;
     for (size_t at = 0; at < n;) {
         size_t length = 0;
-        NEAP_TRY(next_piece(e, text, n, at, &length));
+        NEAP_TRY(next_piece(e, v.shadow + from, n, at, &length));
         NEAP_TRY(neap_bpe_piece(&e->bpe, &e->t->vocab, text + at, length, out));
         at += length;
     }
@@ -138,15 +146,19 @@ int32_t neap_special_match(const neap_tokenizer *t, const char *p, size_t n) {
         size_t a = lo, b = hi;
         while (a < b) { /* first spelling whose byte is >= c */
             size_t m = a + (b - a) / 2;
-            if (compare_prefix(t, t->slot_sorted[m], depth, c) < 0) a = m + 1;
-            else b = m;
+            if (compare_prefix(t, t->slot_sorted[m], depth, c) < 0)
+                a = m + 1;
+            else
+                b = m;
         }
         lo = a;
         b = hi;
         while (a < b) { /* first spelling whose byte is > c */
             size_t m = a + (b - a) / 2;
-            if (compare_prefix(t, t->slot_sorted[m], depth, c) <= 0) a = m + 1;
-            else b = m;
+            if (compare_prefix(t, t->slot_sorted[m], depth, c) <= 0)
+                a = m + 1;
+            else
+                b = m;
         }
         hi = a;
         if (lo == hi) break;
@@ -161,40 +173,31 @@ int32_t neap_special_find(const neap_tokenizer *t, const char *spelling, size_t 
     return slot >= 0 && t->slot_start[slot + 1] - t->slot_start[slot] == n ? slot : -1;
 }
 
-static neap_status encode_chunk(neap_encoder *e, const char *text, size_t n, uint32_t flags, neap_token_sink *out) {
-    if (!(flags & NEAP_TOKENIZE_SPECIAL)) return encode_plain(e, text, n, out);
+static neap_status encode_chunk(neap_encoder *e, view v, size_t from, size_t to, uint32_t flags, neap_token_sink *out) {
+    if (!(flags & NEAP_TOKENIZE_SPECIAL)) return encode_plain(e, v, from, to, out);
     const neap_tokenizer *t = e->t;
-    size_t from = 0;
-    for (size_t at = 0; at < n;) {
-        int32_t slot = neap_special_match(t, text + at, n - at);
+    for (size_t at = from; at < to;) {
+        int32_t slot = neap_special_match(t, v.text + at, to - at);
         if (slot < 0) {
             at++;
             continue;
         }
-        NEAP_TRY(encode_plain(e, text + from, at - from, out));
+        NEAP_TRY(encode_plain(e, v, from, at, out));
         neap_token_put(out, t->vocab.n + slot);
         at += t->slot_start[slot + 1] - t->slot_start[slot];
         from = at;
     }
-    return encode_plain(e, text + from, n - from, out);
+    return encode_plain(e, v, from, to, out);
 }
 
 /* ------------------------------------------------------------- chunks ------------------------ */
 
-/* White space as the public tokenizer's chunk rule sees it (Python str.isspace): White_Space and the four
- * information separators. */
-static bool is_space(uint32_t c) {
-    if (c < 0x80) return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20);
-    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-           c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
-static neap_status encode_valid(neap_encoder *e, const char *text, size_t n, uint32_t flags, neap_token_sink *out) {
+static neap_status encode_valid(neap_encoder *e, view v, size_t n, uint32_t flags, neap_token_sink *out) {
     size_t from = 0, chars = 0, run = 0;
     bool run_is_space = false;
     for (size_t at = 0; at < n;) {
         size_t bytes;
-        bool space = is_space(neap_utf8_decode(text + at, &bytes));
+        bool space = neap_is_space(neap_utf8_decode(v.text + at, &bytes));
         bool cut = false;
         if (chars == CHUNK_CHARS) {
             cut = true;
@@ -209,28 +212,42 @@ static neap_status encode_valid(neap_encoder *e, const char *text, size_t n, uin
             run = 1;
         }
         if (cut) {
-            NEAP_TRY(encode_chunk(e, text + from, at - from, flags, out));
+            NEAP_TRY(encode_chunk(e, v, from, at, flags, out));
             from = at;
         }
         chars++;
         at += bytes;
     }
-    return encode_chunk(e, text + from, n - from, flags, out);
+    return encode_chunk(e, v, from, n, flags, out);
+}
+
+static neap_status reserve(char **buffer, size_t *capacity, size_t bytes) {
+    if (bytes <= *capacity) return NEAP_OK;
+    neap_mem_free(*buffer);
+    *buffer = NULL;
+    *capacity = 0;
+    NEAP_TRY(neap_mem_alloc(bytes, (void **)buffer));
+    *capacity = bytes;
+    return NEAP_OK;
 }
 
 neap_status neap_encode_text(neap_encoder *e, const char *text, size_t n, uint32_t flags, neap_token_sink *out) {
     NEAP_CHECK(n <= INT32_MAX / 4, NEAP_LIMIT, "a text of %zu bytes is longer than %d", n, INT32_MAX / 4);
-    if (n == 0 || neap_utf8_valid(text, n) == n) return encode_valid(e, text, n, flags, out);
-    size_t bytes = neap_utf8_repair(text, n, NULL);
-    if (bytes > e->repaired_bytes) {
-        neap_mem_free(e->repaired);
-        e->repaired = NULL;
-        e->repaired_bytes = 0;
-        NEAP_TRY(neap_mem_alloc(bytes, (void **)&e->repaired));
-        e->repaired_bytes = bytes;
+    if (n == 0) return NEAP_OK;
+    if (neap_utf8_valid(text, n) < n) {
+        size_t bytes = neap_utf8_repair(text, n, NULL);
+        NEAP_TRY(reserve(&e->repaired, &e->repaired_bytes, bytes));
+        (void)neap_utf8_repair(text, n, e->repaired);
+        text = e->repaired;
+        n = bytes;
     }
-    (void)neap_utf8_repair(text, n, e->repaired);
-    return encode_valid(e, e->repaired, bytes, flags, out);
+    view v = {text, text};
+    if (neap_unicode_has_new(text, n)) {
+        NEAP_TRY(reserve(&e->shadow, &e->shadow_bytes, n));
+        neap_unicode_shadow(text, n, e->shadow);
+        v.shadow = e->shadow;
+    }
+    return encode_valid(e, v, n, flags, out);
 }
 
 /* ------------------------------------------------------------- public calls ------------------ */
@@ -243,7 +260,8 @@ neap_status neap_tokenize(const neap_tokenizer *t, const char *text, size_t text
                           size_t capacity, size_t *n_tokens) {
     NEAP_CHECK(t && n_tokens && (text || text_bytes == 0) && (tokens || capacity == 0), NEAP_INVALID_ARGUMENT,
                "neap_tokenize: a required argument is NULL");
-    NEAP_CHECK((flags & ~NEAP_TOKENIZE_SPECIAL) == 0, NEAP_INVALID_ARGUMENT, "neap_tokenize: unknown flags 0x%x", flags);
+    NEAP_CHECK((flags & ~NEAP_TOKENIZE_SPECIAL) == 0, NEAP_INVALID_ARGUMENT, "neap_tokenize: unknown flags 0x%x",
+               flags);
     neap_encoder e;
     neap_token_sink out = {.tokens = tokens, .capacity = capacity};
     *n_tokens = 0;
@@ -256,10 +274,11 @@ neap_status neap_tokenize(const neap_tokenizer *t, const char *text, size_t text
     return NEAP_OK;
 }
 
-neap_status neap_token_bytes(const neap_tokenizer *t, int32_t token, const char **bytes, size_t *n_bytes, int *is_special) {
+neap_status neap_token_bytes(const neap_tokenizer *t, int32_t token, const char **bytes, size_t *n_bytes,
+                             int *is_special) {
     NEAP_CHECK(t && bytes && n_bytes, NEAP_INVALID_ARGUMENT, "neap_token_bytes: a required argument is NULL");
-    NEAP_CHECK(token >= 0 && token < neap_tokenizer_vocab(t), NEAP_INVALID_ARGUMENT, "token %d is outside 0 .. %d", token,
-               neap_tokenizer_vocab(t) - 1);
+    NEAP_CHECK(token >= 0 && token < neap_tokenizer_vocab(t), NEAP_INVALID_ARGUMENT, "token %d is outside 0 .. %d",
+               token, neap_tokenizer_vocab(t) - 1);
     bool special = token >= t->vocab.n;
     const uint32_t *start = special ? t->slot_start + (token - t->vocab.n) : t->vocab.start + token;
     *bytes = (special ? t->slot_text : t->vocab.bytes) + start[0];
@@ -272,7 +291,8 @@ neap_status neap_detokenize(const neap_tokenizer *t, const int32_t *tokens, size
                             size_t capacity, size_t *needed) {
     NEAP_CHECK(t && needed && (tokens || n_tokens == 0) && (text || capacity == 0), NEAP_INVALID_ARGUMENT,
                "neap_detokenize: a required argument is NULL");
-    NEAP_CHECK((flags & ~NEAP_DETOKENIZE_SPECIAL) == 0, NEAP_INVALID_ARGUMENT, "neap_detokenize: unknown flags 0x%x", flags);
+    NEAP_CHECK((flags & ~NEAP_DETOKENIZE_SPECIAL) == 0, NEAP_INVALID_ARGUMENT, "neap_detokenize: unknown flags 0x%x",
+               flags);
     /* The bytes go through the hold-back in small blocks; what fits is copied, all is counted. */
     neap_utf8 hold = {0};
     char block[3 * (256 + 4)];
@@ -311,7 +331,8 @@ neap_status neap_stop_tokens(const neap_tokenizer *t, int32_t *tokens, size_t ca
                "neap_stop_tokens: a required argument is NULL");
     for (size_t i = 0; i < t->n_stop && i < capacity; i++) tokens[i] = t->stop[i];
     *n_tokens = t->n_stop;
-    NEAP_CHECK(t->n_stop <= capacity, NEAP_TOO_SMALL, "neap_stop_tokens: %zu tokens do not fit %zu", t->n_stop, capacity);
+    NEAP_CHECK(t->n_stop <= capacity, NEAP_TOO_SMALL, "neap_stop_tokens: %zu tokens do not fit %zu", t->n_stop,
+               capacity);
     return NEAP_OK;
 }
 

@@ -8,9 +8,9 @@
 #include "format/vocab.h"
 
 enum {
-    NEAP_SPECIAL_SLOTS = 256,       /* slots after the ranks, unless the table names more */
+    NEAP_SPECIAL_SLOTS = 256, /* slots after the ranks, unless the table names more */
     NEAP_SPECIAL_SLOTS_MAX = 65536,
-    NEAP_SPECIAL_BYTES_MAX = 1024,  /* one spelling */
+    NEAP_SPECIAL_BYTES_MAX = 1024, /* one spelling */
     NEAP_STOP_TOKENS_MAX = 64
 };
 
@@ -18,17 +18,17 @@ typedef enum neap_chat_style { NEAP_CHAT_NONE, NEAP_CHAT_XTML, NEAP_CHAT_MARKERS
 
 struct neap_tokenizer {
     neap_vocab vocab;
-    int32_t n_slots;         /* ids vocab.n .. vocab.n + n_slots - 1 are special */
-    char *slot_text;         /* spellings joined */
-    uint32_t *slot_start;    /* [n_slots + 1] */
-    bool *slot_named;        /* [n_slots] false: <|reserved_token_ID|> */
-    int32_t *slot_sorted;    /* [n_slots] slots in the order of their spellings (bytes) */
-    bool slot_first[256];    /* bytes that begin some spelling */
+    int32_t n_slots;      /* ids vocab.n .. vocab.n + n_slots - 1 are special */
+    char *slot_text;      /* spellings joined */
+    uint32_t *slot_start; /* [n_slots + 1] */
+    bool *slot_named;     /* [n_slots] false: <|reserved_token_ID|> */
+    int32_t *slot_sorted; /* [n_slots] slots in the order of their spellings (bytes) */
+    bool slot_first[256]; /* bytes that begin some spelling */
     int32_t stop[NEAP_STOP_TOKENS_MAX];
     size_t n_stop;
     neap_chat_style chat;
     neap_chat_texts texts;
-    void *split;             /* compiled split pattern (PCRE2) */
+    void *split; /* compiled split pattern (PCRE2) */
 };
 
 /* Compiles the split pattern, once per tokenizer. */
@@ -38,11 +38,11 @@ void neap_split_free(neap_tokenizer *t);
 /* Work memory of one encoding call: several segments can use it in turn. */
 typedef struct neap_encoder {
     const neap_tokenizer *t;
-    void *match;      /* PCRE2 match data */
+    void *match; /* PCRE2 match data */
     neap_bpe bpe;
-    char *repaired;   /* valid UTF-8 made of an invalid segment */
+    char *repaired; /* valid UTF-8 made of an invalid segment */
     size_t repaired_bytes;
-    char *shadow;     /* see tokenizer.c: characters newer than the regular expression library */
+    char *shadow; /* see unicode_new.h */
     size_t shadow_bytes;
 } neap_encoder;
 NEAP_MUST_CHECK neap_status neap_encoder_init(neap_encoder *e, const neap_tokenizer *t);

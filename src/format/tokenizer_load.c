@@ -60,8 +60,8 @@ static neap_status parse_id(const char *key, int32_t base, int32_t *id) {
     NEAP_CHECK(value >= base, NEAP_BAD_FILE,
                "added_tokens_decoder.%s: the id collides with a rank of tiktoken.model (ids below %d)", key, base);
     NEAP_CHECK(value < (int64_t)base + NEAP_SPECIAL_SLOTS_MAX, NEAP_LIMIT,
-               "added_tokens_decoder.%s: ids end at %d (%d slots after the ranks)", key, base + NEAP_SPECIAL_SLOTS_MAX - 1,
-               NEAP_SPECIAL_SLOTS_MAX);
+               "added_tokens_decoder.%s: ids end at %d (%d slots after the ranks)", key,
+               base + NEAP_SPECIAL_SLOTS_MAX - 1, NEAP_SPECIAL_SLOTS_MAX);
     *id = (int32_t)value;
     return NEAP_OK;
 }
@@ -70,7 +70,8 @@ static neap_status read_table(const neap_json *table, int32_t base, named_slot *
     const char *key;
     const neap_json *value;
     size_t n = 0;
-    for (void *it = neap_json_iter(table, NULL, &key, &value); it != NULL; it = neap_json_iter(table, it, &key, &value)) {
+    for (void *it = neap_json_iter(table, NULL, &key, &value); it != NULL;
+         it = neap_json_iter(table, it, &key, &value)) {
         named_slot *s = &named[n++];
         NEAP_TRY(parse_id(key, base, &s->id));
         const neap_json *content = neap_json_get(value, "content");
@@ -78,8 +79,8 @@ static neap_status read_table(const neap_json *table, int32_t base, named_slot *
                    "added_tokens_decoder.%s.content: must be a string", key);
         s->text = neap_json_string(content, &s->bytes);
         NEAP_CHECK(s->bytes > 0, NEAP_BAD_FILE, "added_tokens_decoder.%s.content: is empty", key);
-        NEAP_CHECK(s->bytes <= NEAP_SPECIAL_BYTES_MAX, NEAP_LIMIT, "added_tokens_decoder.%s.content: longer than %d bytes",
-                   key, NEAP_SPECIAL_BYTES_MAX);
+        NEAP_CHECK(s->bytes <= NEAP_SPECIAL_BYTES_MAX, NEAP_LIMIT,
+                   "added_tokens_decoder.%s.content: longer than %d bytes", key, NEAP_SPECIAL_BYTES_MAX);
     }
     *n_named = n;
     return NEAP_OK;
@@ -168,13 +169,15 @@ static neap_status add_stop_value(neap_tokenizer *t, const neap_json *value) {
     NEAP_CHECK(type == NEAP_JSON_INT || type == NEAP_JSON_ARRAY, NEAP_BAD_FILE,
                "eos_token_id: must be an integer or a list of integers");
     size_t n = type == NEAP_JSON_ARRAY ? neap_json_size(value) : 1;
-    NEAP_CHECK(n <= NEAP_STOP_TOKENS_MAX, NEAP_LIMIT, "eos_token_id: %zu ids, at most %d are taken", n, NEAP_STOP_TOKENS_MAX);
+    NEAP_CHECK(n <= NEAP_STOP_TOKENS_MAX, NEAP_LIMIT, "eos_token_id: %zu ids, at most %d are taken", n,
+               NEAP_STOP_TOKENS_MAX);
     for (size_t i = 0; i < n; i++) {
         const neap_json *item = type == NEAP_JSON_ARRAY ? neap_json_at(value, i) : value;
         NEAP_CHECK(neap_json_type_of(item) == NEAP_JSON_INT, NEAP_BAD_FILE, "eos_token_id: must hold integers only");
         int64_t id = neap_json_int(item);
         NEAP_CHECK(id >= 0 && id < neap_tokenizer_vocab(t), NEAP_BAD_FILE,
-                   "eos_token_id: %lld is outside the tokenizer's ids 0 .. %d", (long long)id, neap_tokenizer_vocab(t) - 1);
+                   "eos_token_id: %lld is outside the tokenizer's ids 0 .. %d", (long long)id,
+                   neap_tokenizer_vocab(t) - 1);
         add_stop(t, (int32_t)id);
     }
     return NEAP_OK;
@@ -233,7 +236,8 @@ static neap_status load_specials(neap_tokenizer *t, const char *dir) {
 
 static neap_chat_style chat_style(const neap_tokenizer *t) {
     static const char *const xtml[] = {"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"};
-    static const char *const markers[] = {"<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<|im_end|>"};
+    static const char *const markers[] = {"<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>",
+                                          "<|im_end|>"};
     size_t n_xtml = 0, n_markers = 0;
     for (size_t i = 0; i < 4; i++) n_xtml += neap_special_find(t, xtml[i], strlen(xtml[i])) >= 0;
     for (size_t i = 0; i < 5; i++) n_markers += neap_special_find(t, markers[i], strlen(markers[i])) >= 0;

@@ -175,3 +175,9 @@ size_t neap_utf8_flush(neap_utf8 *u, char *out) {
     u->n_tail = 0;
     return 3;
 }
+
+bool neap_is_space(uint32_t c) {
+    if (c < 0x80) return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20);
+    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
+           c == 0x202F || c == 0x205F || c == 0x3000;
+}

@@ -19,5 +19,8 @@ uint32_t neap_utf8_decode(const char *p, size_t *bytes);
 size_t neap_utf8_encode(uint32_t c, char *out);
 /* Copies with every maximal invalid part replaced by U+FFFD; out may be NULL to count. out holds 3 * n bytes. */
 size_t neap_utf8_repair(const char *p, size_t n, char *out);
+/* White space as Python's str.isspace sees it: White_Space and the four information separators. The chunk rule
+ * of the public tokenizer and the chat prompts use it. */
+bool neap_is_space(uint32_t c);
 
 #endif

@@ -18,11 +18,11 @@
 #include "base/arena.h"
 
 typedef struct line_tokens {
-    char *bytes;      /* decoded, in file order */
-    uint32_t *start;  /* [n + 1] */
-    int32_t *rank;    /* [n] */
-    uint32_t *line;   /* [n], from 1 */
-    uint32_t *order;  /* [n]: rank -> entry + 1 */
+    char *bytes;     /* decoded, in file order */
+    uint32_t *start; /* [n + 1] */
+    int32_t *rank;   /* [n] */
+    uint32_t *line;  /* [n], from 1 */
+    uint32_t *order; /* [n]: rank -> entry + 1 */
     size_t n;
 } line_tokens;
 
@@ -123,8 +123,8 @@ static neap_status lines_order(line_tokens *l) {
         size_t r = (size_t)l->rank[i], gap = 0;
         if (r < l->n) continue;
         while (l->order[gap] != 0) gap++; /* exists: at least one rank lies outside */
-        NEAP_FAIL(NEAP_BAD_FILE, "line %u: rank %zu of %zu tokens leaves a gap: rank %zu is missing", l->line[i], r, l->n,
-                  gap);
+        NEAP_FAIL(NEAP_BAD_FILE, "line %u: rank %zu of %zu tokens leaves a gap: rank %zu is missing", l->line[i], r,
+                  l->n, gap);
     }
     return NEAP_OK;
 }

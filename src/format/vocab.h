@@ -12,15 +12,15 @@ typedef struct neap_vocab_slot {
 } neap_vocab_slot;
 
 typedef struct neap_vocab {
-    int32_t n;              /* tokens, ids 0 .. n-1 = ranks */
+    int32_t n; /* tokens, ids 0 .. n-1 = ranks */
     uint32_t token_bytes_max;
     char *bytes;            /* all tokens, joined in the order of their ranks */
     uint32_t *start;        /* [n + 1] */
     int32_t byte_id[256];   /* id of each single byte */
     neap_vocab_slot *slots; /* [slot_mask + 1], open addressing */
     uint32_t slot_mask;
-    uint64_t factor;        /* of the polynomial hash; odd, drawn anew for every vocabulary */
-    uint64_t *power;        /* [token_bytes_max + 1]: factor^i */
+    uint64_t factor; /* of the polynomial hash; odd, drawn anew for every vocabulary */
+    uint64_t *power; /* [token_bytes_max + 1]: factor^i */
 } neap_vocab;
 
 /* v must be zeroed. Every refusal names the line. On failure v is empty again. */
