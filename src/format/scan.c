@@ -31,7 +31,12 @@ neap_status neap_scan_fail(const neap_scan *s, size_t at, const char *text) {
 
 bool neap_text_is(neap_text t, const char *word) { return t.n == strlen(word) && memcmp(t.p, word, t.n) == 0; }
 
-int neap_text_shown(neap_text t) { return t.n < 200 ? (int)t.n : 200; }
+int neap_text_shown(neap_text t) {
+    if (t.n <= 200) return (int)t.n;
+    int n = 200; /* not in the middle of a character */
+    while (n > 196 && ((unsigned char)t.p[n] & 0xc0) == 0x80) n--;
+    return n;
+}
 
 bool neap_text_u64(neap_text t, uint64_t *out) {
     if (t.n == 0 || (t.n > 1 && t.p[0] == '0')) return false;
