@@ -192,8 +192,9 @@ neap_status neap_file_write(const char *path, const neap_file_part *parts, size_
         NEAP_FAIL_GOTO(NEAP_IO, "%s: cannot rename the finished file: %s", path, strerror(errno));
     }
     /* The new name is durable once the directory is; not every file system can do this. */
-    (void)fsync(dir);
+    int error = fsync(dir) == 0 ? 0 : errno;
     (void)close(dir);
+    NEAP_CHECK(error != EIO, NEAP_IO, "%s: written, but perhaps not on disk: %s", path, strerror(error));
     return NEAP_OK;
 fail:
     if (fd >= 0) (void)close(fd);
