@@ -7,6 +7,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/status.h"
+
 void neap_log_write(const neap_log *log, neap_log_level level, const char *format, ...) {
     bool has_sink = log && log->fn;
     if (!has_sink && level < NEAP_LOG_WARN) return;
@@ -16,10 +18,7 @@ void neap_log_write(const neap_log *log, neap_log_level level, const char *forma
     int n = vsnprintf(line, sizeof line, format, args);
     va_end(args);
     if (n < 0) return;
-    for (char *s = line; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c < 0x20 || c == 0x7f) *s = '?';
-    }
+    neap_make_printable(line);
     if (has_sink) {
         log->fn(log->user, level, line);
         return;

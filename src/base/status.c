@@ -37,10 +37,12 @@ const char *neap_status_text(neap_status s) {
 
 const char *neap_last_error(void) { return error_text; }
 
-static void make_printable(char *s) {
+void neap_make_printable(char *s) {
     for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
+        unsigned char c = (unsigned char)*s, next = (unsigned char)s[1];
         if (c < 0x20 || c == 0x7f) *s = '?';
+        /* U+0080 .. U+009F: some terminals obey these as they obey escapes */
+        if (c == 0xc2 && next >= 0x80 && next <= 0x9f) s[0] = s[1] = '?';
     }
 }
 
@@ -52,7 +54,7 @@ neap_status neap_fail(neap_status code, const char *format, ...) {
     int n = vsnprintf(line, sizeof line, format, args);
     va_end(args);
     if (n < 0) line[0] = 0;
-    make_printable(line);
+    neap_make_printable(line);
     memcpy(error_text, line, sizeof line);
     return code;
 }
@@ -68,7 +70,7 @@ neap_status neap_fail_prefix(neap_status code, const char *format, ...) {
     for (const char *s = ": "; *s && used + 1 < sizeof line;) line[used++] = *s++;
     for (const char *s = error_text; *s && used + 1 < sizeof line;) line[used++] = *s++;
     line[used] = 0;
-    make_printable(line);
+    neap_make_printable(line);
     memcpy(error_text, line, sizeof line);
     return code;
 }

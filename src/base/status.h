@@ -14,6 +14,8 @@
 neap_status neap_fail(neap_status code, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
 /* Puts "prefix: " in front of the stored text (to add the file's name once it is known). Returns code. */
 neap_status neap_fail_prefix(neap_status code, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
+/* Replaces control characters by '?', in place: text from files must not start a line or steer a terminal. */
+void neap_make_printable(char *s);
 /* A worker thread's failure is carried to the thread that waits for it. */
 void neap_error_copy(char *text, size_t capacity);
 
