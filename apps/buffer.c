@@ -60,9 +60,7 @@ void neap_cli_text_add(neap_cli_text *t, const char *bytes, size_t n) {
     t->data[t->n] = 0;
 }
 
-void neap_cli_text_puts(neap_cli_text *t, const char *s) {
-    neap_cli_text_add(t, s, strlen(s));
-}
+void neap_cli_text_puts(neap_cli_text *t, const char *s) { neap_cli_text_add(t, s, strlen(s)); }
 
 void neap_cli_text_printf(neap_cli_text *t, const char *format, ...) {
     va_list args, again;
@@ -89,9 +87,7 @@ void neap_cli_text_free(neap_cli_text *t) {
     *t = (neap_cli_text){0};
 }
 
-const char *neap_cli_text_string(const neap_cli_text *t) {
-    return t->data == NULL ? "" : t->data;
-}
+const char *neap_cli_text_string(const neap_cli_text *t) { return t->data == NULL ? "" : t->data; }
 
 size_t neap_cli_utf8_length(const char *text, size_t n, size_t *bad) {
     const unsigned char *s = (const unsigned char *)text;
@@ -100,9 +96,12 @@ size_t neap_cli_utf8_length(const char *text, size_t n, size_t *bad) {
     *bad = 1;
     if (lead < 0x80) return 1;
     if (lead < 0xc2 || lead > 0xf4) return 0;
-    if (lead < 0xe0) more = 1;
-    else if (lead < 0xf0) more = 2;
-    else more = 3;
+    if (lead < 0xe0)
+        more = 1;
+    else if (lead < 0xf0)
+        more = 2;
+    else
+        more = 3;
     /* The second byte's range excludes overlong forms, surrogates and values past U+10FFFF. */
     if (lead == 0xe0) low = 0xa0;
     if (lead == 0xed) high = 0x9f;

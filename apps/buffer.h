@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void *neap_cli_alloc(size_t n, size_t size);             /* zeroed, n * size checked; never NULL */
-void *neap_cli_grow(void *p, size_t n, size_t size);     /* realloc, new part not zeroed; never NULL */
+void *neap_cli_alloc(size_t n, size_t size);         /* zeroed, n * size checked; never NULL */
+void *neap_cli_grow(void *p, size_t n, size_t size); /* realloc, new part not zeroed; never NULL */
 char *neap_cli_copy(const char *s);
 
 typedef struct neap_cli_text {

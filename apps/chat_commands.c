@@ -47,8 +47,9 @@ static void do_ctx(neap_cli_chat_state *c, char *argument) {
     int code = has_user ? neap_cli_chat_encode(c, &request, &tokens, &n) : NEAP_EXIT_OK;
     if (code == NEAP_EXIT_OK && neap_model_describe(c->session.model, &info) == NEAP_OK) {
         int64_t total = c->options->ctx_size > 0 ? c->options->ctx_size : info.context_max;
-        neap_cli_note("context: %zu of %lld tokens used, %zu messages; nothing is kept between answers, each one reads all of it",
-                      n, (long long)total, c->conversation.n);
+        neap_cli_note(
+            "context: %zu of %lld tokens used, %zu messages; nothing is kept between answers, each one reads all of it",
+            n, (long long)total, c->conversation.n);
     }
     neap_cli_text_free(&request);
     free(tokens);
@@ -61,8 +62,9 @@ static void do_stats(neap_cli_chat_state *c, char *argument) {
         return;
     }
     neap_cli_note("last answer: %s", c->last_timings);
-    neap_cli_note("%llu answers: %llu prompt tokens in %.2f s, %llu new tokens in %.2f s", (unsigned long long)c->n_answers,
-                  (unsigned long long)c->n_prompt, c->prompt_seconds, (unsigned long long)c->n_new, c->new_seconds);
+    neap_cli_note("%llu answers: %llu prompt tokens in %.2f s, %llu new tokens in %.2f s",
+                  (unsigned long long)c->n_answers, (unsigned long long)c->n_prompt, c->prompt_seconds,
+                  (unsigned long long)c->n_new, c->new_seconds);
 }
 
 /* ---- the conversation ---- */
@@ -109,7 +111,8 @@ static void do_regen(neap_cli_chat_state *c, char *argument) {
 static void do_system(neap_cli_chat_state *c, char *argument) {
     const char *text = neap_cli_conversation_system_text(&c->conversation);
     if (argument[0] == 0) {
-        neap_cli_note("%s", text != NULL ? text : "there is no system message; /system TEXT sets one, /system - removes it");
+        neap_cli_note("%s",
+                      text != NULL ? text : "there is no system message; /system TEXT sets one, /system - removes it");
         return;
     }
     int is_removal = strcmp(argument, "-") == 0;
@@ -138,8 +141,10 @@ static int attach(neap_cli_chat_state *c, const char *path) {
 
 static void do_read(neap_cli_chat_state *c, char *argument) {
     if (!needs_argument("/read FILE", argument)) return;
-    if (strcmp(argument, "-") == 0) neap_cli_error("/read: name a file");
-    else attach(c, argument);
+    if (strcmp(argument, "-") == 0)
+        neap_cli_error("/read: name a file");
+    else
+        attach(c, argument);
 }
 
 static void do_glob(neap_cli_chat_state *c, char *argument) {
@@ -225,7 +230,8 @@ static void do_set(neap_cli_chat_state *c, char *argument) {
 static void do_multiline(neap_cli_chat_state *c, char *argument) {
     if (!no_argument("/multiline", argument)) return;
     c->is_multiline = !c->is_multiline;
-    neap_cli_note(c->is_multiline ? "a message ends with a line that is a single dot" : "a message is one line; a backslash at its end goes on");
+    neap_cli_note(c->is_multiline ? "a message ends with a line that is a single dot"
+                                  : "a message is one line; a backslash at its end goes on");
 }
 
 static void do_help(neap_cli_chat_state *c, char *argument);
@@ -279,6 +285,8 @@ void neap_cli_chat_command(neap_cli_chat_state *c, char *line) {
         }
         if (strncmp(commands[i].name, line, strlen(line)) == 0) begins = commands[i].name, n_begins++;
     }
-    if (n_begins == 1 && strlen(line) > 1) neap_cli_error("unknown command %s, did you mean %s?", line, begins);
-    else neap_cli_error("unknown command %s (/help lists them)", line);
+    if (n_begins == 1 && strlen(line) > 1)
+        neap_cli_error("unknown command %s, did you mean %s?", line, begins);
+    else
+        neap_cli_error("unknown command %s (/help lists them)", line);
 }

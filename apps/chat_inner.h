@@ -11,9 +11,9 @@ typedef struct neap_cli_chat_state {
     neap_cli_session session;
     neap_cli_conversation conversation;
     neap_cli_lines *lines;
-    neap_cli_text attached;    /* files read with /read, for the next message */
+    neap_cli_text attached; /* files read with /read, for the next message */
     int is_multiline, wants_exit;
-    int n_hints;               /* Ctrl-C at an empty prompt, in a row */
+    int n_hints; /* Ctrl-C at an empty prompt, in a row */
     /* for /stats */
     uint64_t n_answers, n_prompt, n_new;
     double prompt_seconds, new_seconds;

@@ -54,8 +54,10 @@ int neap_cli_chat_answer(neap_cli_chat_state *c) {
         if (calls.n > 0) neap_cli_outf("%s\n", calls.data);
         neap_cli_conversation_answer(&c->conversation, &a.content, &a.reasoning, &calls);
         count_answer(c, &a);
-        if (a.signal_number != 0 && neap_cli_lines_is_terminal(c->lines)) neap_cli_note("(stopped; the part above is kept)");
-        else if (a.finish == NEAP_FINISH_LENGTH) neap_cli_note("(the answer was cut: token limit or context)");
+        if (a.signal_number != 0 && neap_cli_lines_is_terminal(c->lines))
+            neap_cli_note("(stopped; the part above is kept)");
+        else if (a.finish == NEAP_FINISH_LENGTH)
+            neap_cli_note("(the answer was cut: token limit or context)");
         if (neap_cli_is_verbose()) neap_cli_note("%s", c->last_timings);
         /* A pipe has nobody to go on; a terminal has. */
         if (a.signal_number != 0 && (!neap_cli_lines_is_terminal(c->lines) || a.signal_number != 2))
@@ -94,9 +96,7 @@ static neap_cli_line read_message(neap_cli_chat_state *c, neap_cli_text *message
     }
 }
 
-static int is_blank(const char *text) {
-    return text[strspn(text, " \t\r\n")] == 0;
-}
+static int is_blank(const char *text) { return text[strspn(text, " \t\r\n")] == 0; }
 
 /* A user's message and its answer. */
 static int take_turn(neap_cli_chat_state *c, const char *message) {
@@ -107,8 +107,10 @@ static int take_turn(neap_cli_chat_state *c, const char *message) {
     neap_cli_conversation_add(&c->conversation, "user", text.data, text.n);
     neap_cli_text_free(&text);
     int code = neap_cli_chat_answer(c);
-    if (c->conversation.n == n_before + 1) neap_cli_conversation_cut(&c->conversation, n_before); /* no answer came */
-    else neap_cli_text_cut(&c->attached, 0);
+    if (c->conversation.n == n_before + 1)
+        neap_cli_conversation_cut(&c->conversation, n_before); /* no answer came */
+    else
+        neap_cli_text_cut(&c->attached, 0);
     return code;
 }
 
@@ -184,7 +186,8 @@ static int prepare(neap_cli_chat_state *c) {
         return NEAP_EXIT_USAGE;
     }
     int code = neap_cli_read_file(&c->attached, o->file, NEAP_CLI_TEXT_MAX);
-    while (c->attached.n > 0 && c->attached.data[c->attached.n - 1] == '\n') neap_cli_text_cut(&c->attached, c->attached.n - 1);
+    while (c->attached.n > 0 && c->attached.data[c->attached.n - 1] == '\n')
+        neap_cli_text_cut(&c->attached, c->attached.n - 1);
     return code;
 }
 

@@ -30,16 +30,16 @@ const char *neap_cli_option_name(const neap_cli_option *option) {
 void neap_cli_option_environment(const neap_cli_option *option, char *name, size_t capacity) {
     size_t n = (size_t)snprintf(name, capacity, "NEAP_%s", neap_cli_option_name(option) + 2);
     for (size_t i = 0; i < n && i + 1 < capacity; i++) {
-        if (name[i] == '-') name[i] = '_';
-        else if (name[i] >= 'a' && name[i] <= 'z') name[i] = (char)(name[i] - 'a' + 'A');
+        if (name[i] == '-')
+            name[i] = '_';
+        else if (name[i] >= 'a' && name[i] <= 'z')
+            name[i] = (char)(name[i] - 'a' + 'A');
     }
 }
 
 /* ---- values ---- */
 
-static void *field(neap_cli_options *o, const neap_cli_option *option) {
-    return (char *)o + option->offset;
-}
+static void *field(neap_cli_options *o, const neap_cli_option *option) { return (char *)o + option->offset; }
 
 static int set_bool(int32_t *out, const char *from, const char *text) {
     static const char *const words[] = {"0", "false", "off", "disabled", "no", "1", "true", "on", "enabled", "yes"};
@@ -57,8 +57,10 @@ static int set_number(void *out, const neap_cli_option *option, const char *from
     errno = 0;
     double real = 0;
     long long integer = 0;
-    if (option->type == NEAP_CLI_INT) integer = strtoll(text, &end, 10), real = (double)integer;
-    else real = strtod(text, &end);
+    if (option->type == NEAP_CLI_INT)
+        integer = strtoll(text, &end, 10), real = (double)integer;
+    else
+        real = strtod(text, &end);
     if (end == text || *end != 0 || text[0] == ' ' || isnan(real)) {
         neap_cli_error("%s: \"%s\" is not a %s", from, text, option->type == NEAP_CLI_INT ? "whole number" : "number");
         return NEAP_EXIT_USAGE;
@@ -67,8 +69,10 @@ static int set_number(void *out, const neap_cli_option *option, const char *from
         neap_cli_error("%s: %s is outside %.16g .. %.16g", from, text, option->min, option->max);
         return NEAP_EXIT_USAGE;
     }
-    if (option->type == NEAP_CLI_INT) *(int64_t *)out = integer;
-    else *(double *)out = real;
+    if (option->type == NEAP_CLI_INT)
+        *(int64_t *)out = integer;
+    else
+        *(double *)out = real;
     return NEAP_EXIT_OK;
 }
 
@@ -131,8 +135,10 @@ static int set_defaults(neap_cli_options *o) {
         const neap_cli_option *option = &neap_cli_option_table[i];
         if (option->standard == NULL) continue;
         /* The default of such a switch depends on the command or the model: -1 = not said. */
-        if (option->type == NEAP_CLI_BOOL) *(int32_t *)field(o, option) = -1;
-        else if (set_value(o, option, neap_cli_option_name(option), option->standard) != 0) return NEAP_EXIT_INTERNAL;
+        if (option->type == NEAP_CLI_BOOL)
+            *(int32_t *)field(o, option) = -1;
+        else if (set_value(o, option, neap_cli_option_name(option), option->standard) != 0)
+            return NEAP_EXIT_INTERNAL;
     }
     return NEAP_EXIT_OK;
 }
@@ -204,9 +210,12 @@ static int unknown_command(const char *name) {
         size_t d = distance(name, neap_cli_command_table[i].name);
         if (d < best_distance) best = neap_cli_command_table[i].name, best_distance = d;
     }
-    if (best != NULL) neap_cli_error("unknown command \"%s\", did you mean %s?", name, best);
-    else if (strchr(name, '/') != NULL) neap_cli_error("unknown command \"%s\", did you mean: neap run %s?", name, name);
-    else neap_cli_error("unknown command \"%s\" (neap help lists the commands)", name);
+    if (best != NULL)
+        neap_cli_error("unknown command \"%s\", did you mean %s?", name, best);
+    else if (strchr(name, '/') != NULL)
+        neap_cli_error("unknown command \"%s\", did you mean: neap run %s?", name, name);
+    else
+        neap_cli_error("unknown command \"%s\" (neap help lists the commands)", name);
     return NEAP_EXIT_USAGE;
 }
 
@@ -235,8 +244,10 @@ static const neap_cli_option *find_option(const char *name, size_t n, int *is_ne
 static int wrong_option(const neap_cli_option *option, const char *name, int32_t command) {
     const char *us = command < NEAP_CLI_COMMANDS ? neap_cli_command_table[command].name : NULL;
     if (us == NULL) {
-        if (option != NULL) neap_cli_error("%s comes after the command: neap COMMAND %s", name, name);
-        else neap_cli_error("unknown option \"%s\" (neap help lists the commands)", name);
+        if (option != NULL)
+            neap_cli_error("%s comes after the command: neap COMMAND %s", name, name);
+        else
+            neap_cli_error("unknown option \"%s\" (neap help lists the commands)", name);
         return NEAP_EXIT_USAGE;
     }
     if (option != NULL) {
@@ -250,8 +261,10 @@ static int wrong_option(const neap_cli_option *option, const char *name, int32_t
         return NEAP_EXIT_USAGE;
     }
     const char *best = closest_option(name, command);
-    if (best != NULL) neap_cli_error("unknown option \"%s\", did you mean %s?", name, best);
-    else neap_cli_error("unknown option \"%s\" (neap %s --help lists the options)", name, us);
+    if (best != NULL)
+        neap_cli_error("unknown option \"%s\", did you mean %s?", name, best);
+    else
+        neap_cli_error("unknown option \"%s\" (neap %s --help lists the options)", name, us);
     return NEAP_EXIT_USAGE;
 }
 
@@ -285,9 +298,7 @@ static int take_option(neap_cli_options *o, int32_t command, int argc, char **ar
     return set_value(o, option, name, value);
 }
 
-static int is_option(const char *arg) {
-    return arg[0] == '-' && arg[1] != 0;
-}
+static int is_option(const char *arg) { return arg[0] == '-' && arg[1] != 0; }
 
 static int take_arguments(neap_cli_options *o, int argc, char **argv, int first) {
     const neap_cli_command_info *info = &neap_cli_command_table[o->command];
@@ -313,14 +324,15 @@ static int take_arguments(neap_cli_options *o, int argc, char **argv, int first)
     if (needs_model && o->model == NULL && n > info->args_min) o->model = words[at++];
     if (o->model == NULL) o->model = model_default;
     if (needs_model && (o->model == NULL || o->model[0] == 0)) {
-        neap_cli_error("%s: neap %s %s", n > 0 ? "an argument is missing" : "no model given", info->name, info->arguments);
+        neap_cli_error("%s: neap %s %s", n > 0 ? "an argument is missing" : "no model given", info->name,
+                       info->arguments);
         return NEAP_EXIT_USAGE;
     }
     for (int k = 0; at < n && k < 2; k++) o->args[k] = words[at++];
     int given = (o->args[0] != NULL) + (o->args[1] != NULL);
     if (at < n || given > info->args_max) {
-        neap_cli_error("unexpected argument \"%s\" (neap %s%s%s)", at < n ? words[at] : o->args[info->args_max], info->name,
-                       info->arguments[0] != 0 ? " " : "", info->arguments);
+        neap_cli_error("unexpected argument \"%s\" (neap %s%s%s)", at < n ? words[at] : o->args[info->args_max],
+                       info->name, info->arguments[0] != 0 ? " " : "", info->arguments);
         return NEAP_EXIT_USAGE;
     }
     if (given < info->args_min) {
@@ -387,7 +399,9 @@ void neap_cli_option_show(const neap_cli_options *o, const neap_cli_option *opti
     case NEAP_CLI_BYTES: snprintf(text, capacity, "%llu", (unsigned long long)*(const uint64_t *)p); break;
     case NEAP_CLI_STRING:
     case NEAP_CLI_FILE:
-    case NEAP_CLI_CHOICE: snprintf(text, capacity, "%s", *(const char *const *)p != NULL ? *(const char *const *)p : ""); break;
+    case NEAP_CLI_CHOICE:
+        snprintf(text, capacity, "%s", *(const char *const *)p != NULL ? *(const char *const *)p : "");
+        break;
     case NEAP_CLI_LIST: snprintf(text, capacity, "%zu", ((const neap_cli_strings *)p)->n); break;
     }
 }

@@ -12,7 +12,7 @@ typedef struct neap_cli_strings {
 } neap_cli_strings;
 
 typedef struct neap_cli_options {
-    int32_t command;    /* neap_cli_command */
+    int32_t command; /* neap_cli_command */
     const char *model;
     const char *args[2]; /* positional arguments after the model; NULL = absent */
     /* general */
@@ -42,8 +42,17 @@ typedef struct neap_cli_options {
 } neap_cli_options;
 
 typedef enum neap_cli_command {
-    NEAP_CLI_RUN, NEAP_CLI_CHAT, NEAP_CLI_TOKENIZE, NEAP_CLI_INFO, NEAP_CLI_LOGITS, NEAP_CLI_VERIFY,
-    NEAP_CLI_COMPLETION, NEAP_CLI_MAN, NEAP_CLI_VERSION, NEAP_CLI_HELP, NEAP_CLI_COMMANDS
+    NEAP_CLI_RUN,
+    NEAP_CLI_CHAT,
+    NEAP_CLI_TOKENIZE,
+    NEAP_CLI_INFO,
+    NEAP_CLI_LOGITS,
+    NEAP_CLI_VERIFY,
+    NEAP_CLI_COMPLETION,
+    NEAP_CLI_MAN,
+    NEAP_CLI_VERSION,
+    NEAP_CLI_HELP,
+    NEAP_CLI_COMMANDS
 } neap_cli_command;
 
 typedef enum neap_cli_type {
@@ -62,21 +71,21 @@ enum { NEAP_CLI_NAMES = 6 };
 typedef struct neap_cli_option {
     const char *names[NEAP_CLI_NAMES]; /* with dashes; the first that begins with "--" is the canonical one */
     neap_cli_type type;
-    size_t offset;       /* in neap_cli_options */
-    double min, max;     /* INT and REAL */
-    const char *choices; /* CHOICE: "a|b|c" */
-    const char *value;   /* what the help calls the value, e.g. "N" */
+    size_t offset;        /* in neap_cli_options */
+    double min, max;      /* INT and REAL */
+    const char *choices;  /* CHOICE: "a|b|c" */
+    const char *value;    /* what the help calls the value, e.g. "N" */
     const char *standard; /* default as text; NULL: zero, not shown */
-    const char *group;   /* heading in the help */
-    uint32_t commands;   /* bits 1 << neap_cli_command */
-    int has_environment; /* NEAP_ + canonical name */
-    int can_set;         /* /set of the chat may change it */
+    const char *group;    /* heading in the help */
+    uint32_t commands;    /* bits 1 << neap_cli_command */
+    int has_environment;  /* NEAP_ + canonical name */
+    int can_set;          /* /set of the chat may change it */
     const char *help;
 } neap_cli_option;
 
 typedef struct neap_cli_command_info {
     const char *name;
-    const char *arguments; /* for the synopsis: "MODEL [PROMPT]" */
+    const char *arguments;  /* for the synopsis: "MODEL [PROMPT]" */
     int args_min, args_max; /* positional arguments besides MODEL */
     int takes_model;        /* 2: unless --cpu-info */
     const char *summary;    /* one line */

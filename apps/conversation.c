@@ -18,9 +18,7 @@
 #include "json_out.h"
 #include "report.h"
 
-void neap_cli_conversation_init(neap_cli_conversation *c) {
-    *c = (neap_cli_conversation){.thinking = -1};
-}
+void neap_cli_conversation_init(neap_cli_conversation *c) { *c = (neap_cli_conversation){.thinking = -1}; }
 
 void neap_cli_conversation_cut(neap_cli_conversation *c, size_t n) {
     while (c->n > n) {
@@ -157,9 +155,12 @@ static int read_message(neap_cli_json *j, neap_cli_conversation *c) {
             key.n = 0;
             ok = neap_cli_json_read_string(j, &key) && neap_cli_json_expect(j, ':');
             int is_role = ok && strcmp(key.data, "role") == 0, is_content = ok && strcmp(key.data, "content") == 0;
-            if (is_role) ok = neap_cli_json_read_string(j, &role);
-            else if (is_content && neap_cli_json_peek(j) == '"') ok = neap_cli_json_read_string(j, &content);
-            else if (ok) ok = neap_cli_json_skip(j, &ignored);
+            if (is_role)
+                ok = neap_cli_json_read_string(j, &role);
+            else if (is_content && neap_cli_json_peek(j) == '"')
+                ok = neap_cli_json_read_string(j, &content);
+            else if (ok)
+                ok = neap_cli_json_skip(j, &ignored);
         } while (ok && neap_cli_json_accept(j, ','));
         ok = ok && neap_cli_json_expect(j, '}');
     }
@@ -204,9 +205,12 @@ static int read_field(neap_cli_json *j, neap_cli_conversation *c, const char *ke
     const char *value = j->text + begin;
     size_t n = j->at - begin;
     if (strcmp(key, "thinking") == 0) {
-        if (n == 4 && memcmp(value, "true", 4) == 0) c->thinking = 1;
-        else if (n == 5 && memcmp(value, "false", 5) == 0) c->thinking = 0;
-        else return neap_cli_json_fail(j, "thinking must be true or false");
+        if (n == 4 && memcmp(value, "true", 4) == 0)
+            c->thinking = 1;
+        else if (n == 5 && memcmp(value, "false", 5) == 0)
+            c->thinking = 0;
+        else
+            return neap_cli_json_fail(j, "thinking must be true or false");
     }
     if (strcmp(key, "tools") == 0) {
         neap_cli_text_cut(&c->tools, 0);

@@ -177,7 +177,8 @@ static neap_status take_event(work *w, const neap_event *e) {
     if (e->kind == NEAP_EVENT_PROMPT) {
         double passed = now - w->begin;
         if (passed > 1 && e->n_done < e->n_total && e->n_done > 0)
-            neap_cli_progress("reading", "tokens", (uint64_t)e->n_done, (uint64_t)e->n_total, (double)e->n_done / passed);
+            neap_cli_progress("reading", "tokens", (uint64_t)e->n_done, (uint64_t)e->n_total,
+                              (double)e->n_done / passed);
         return NEAP_OK;
     }
     neap_cli_progress_clear();
@@ -243,7 +244,8 @@ int neap_cli_generate(neap_cli_session *s, const int32_t *tokens, size_t n_token
     if (w.n_top >= 0) neap_cli_json_open(&a->logprobs, NULL, '[');
     int code = parse_bias(&s->options->logit_bias, &bias);
     if (code == NEAP_EXIT_OK && request != NULL)
-        code = neap_cli_failed(neap_chat_parser_create(&w.parser, s->tokenizer, request, strlen(request)), NEAP_CLI_RUNNING);
+        code = neap_cli_failed(neap_chat_parser_create(&w.parser, s->tokenizer, request, strlen(request)),
+                               NEAP_CLI_RUNNING);
     if (code == NEAP_EXIT_OK) {
         neap_request r;
         fill_request(&r, &w, tokens, n_tokens);

@@ -46,7 +46,7 @@ typedef struct neap_cli_answer {
     size_t n_calls;
     neap_cli_text logprobs; /* JSON array, only with --logprobs */
     neap_finish finish;
-    int signal_number;      /* that stopped the answer, 0 = none */
+    int signal_number; /* that stopped the answer, 0 = none */
     uint64_t seed;
     size_t n_prompt, n_new;
     double prompt_seconds, new_seconds; /* until the first new token; from there to the last */

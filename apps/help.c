@@ -95,8 +95,10 @@ static void option_help(neap_cli_text *out, const neap_cli_option *option) {
     neap_cli_text_puts(&title, "  ");
     option_title(&title, option);
     neap_cli_text_puts(out, title.data);
-    if (title.n + 2 > COLUMN) neap_cli_text_printf(out, "\n%*s", COLUMN, "");
-    else neap_cli_text_printf(out, "%*s", (int)(COLUMN - title.n), "");
+    if (title.n + 2 > COLUMN)
+        neap_cli_text_printf(out, "\n%*s", COLUMN, "");
+    else
+        neap_cli_text_printf(out, "%*s", (int)(COLUMN - title.n), "");
     neap_cli_text_puts(&text, option->help);
     if (option->standard != NULL) neap_cli_text_printf(&text, " [%s]", option->standard);
     wrap(out, text.data, COLUMN, COLUMN);
@@ -129,18 +131,22 @@ void neap_cli_help_command(neap_cli_command command) {
         lines(&out, info->examples, "  ", "");
     }
     if (has_options)
-        neap_cli_text_puts(&out, "\nMost options have an environment variable: --ctx-size is NEAP_CTX_SIZE. A flag goes before it.\n");
+        neap_cli_text_puts(
+            &out, "\nMost options have an environment variable: --ctx-size is NEAP_CTX_SIZE. A flag goes before it.\n");
     print(&out);
 }
 
 void neap_cli_help_all(void) {
     neap_cli_text out = {0};
-    neap_cli_text_printf(&out, "neap %s: runs Kimi Linear, Kimi K3, K3.1 and related models on the CPU\n\n"
-                               "Usage: neap COMMAND [ARGUMENTS] [OPTIONS]\n\nCommands:\n", neap_version());
+    neap_cli_text_printf(&out,
+                         "neap %s: runs Kimi Linear, Kimi K3, K3.1 and related models on the CPU\n\n"
+                         "Usage: neap COMMAND [ARGUMENTS] [OPTIONS]\n\nCommands:\n",
+                         neap_version());
     for (int i = 0; i < NEAP_CLI_COMMANDS; i++) {
         const neap_cli_command_info *info = &neap_cli_command_table[i];
         int n = (int)strlen(info->name) + 1 + (int)strlen(info->arguments);
-        neap_cli_text_printf(&out, "  %s %s%*s%s\n", info->name, info->arguments, n < 24 ? 24 - n : 1, "", info->summary);
+        neap_cli_text_printf(&out, "  %s %s%*s%s\n", info->name, info->arguments, n < 24 ? 24 - n : 1, "",
+                             info->summary);
     }
     neap_cli_text_puts(&out, "\nMODEL is a directory with config.json, *.safetensors and tiktoken.model.\n"
                              "neap COMMAND --help lists the options of a command; neap man is the manual page.\n"
@@ -154,16 +160,37 @@ void neap_cli_help_all(void) {
 
 /* ---- mdoc ---- */
 
-/* Text for a macro line or a text line: backslashes escaped, a leading dot or quote guarded. */
+static void mdoc_byte(neap_cli_text *out, char c) {
+    if (c == '\\')
+        neap_cli_text_puts(out, "\\e");
+    else if (c == '-')
+        neap_cli_text_puts(out, "\\-");
+    else
+        neap_cli_text_add(out, &c, 1);
+}
+
+/* Running text: a sentence begins a line (mdoc wants that), lines stay below 80 bytes, no line begins with a control
+ * character. */
 static void mdoc_text(neap_cli_text *out, const char *text) {
-    int is_line_start = 1;
-    for (; *text != 0; text++) {
-        if (is_line_start && (*text == '.' || *text == '\'')) neap_cli_text_puts(out, "\\&");
-        if (*text == '\\') neap_cli_text_puts(out, "\\e");
-        else if (*text == '-') neap_cli_text_puts(out, "\\-");
-        else neap_cli_text_add(out, text, 1);
-        is_line_start = *text == '\n';
+    size_t column = 0;
+    while (*text != 0) {
+        size_t n = strcspn(text, " \n");
+        if (column > 0 && column + 2 * n > 78) neap_cli_text_puts(out, "\n"), column = 0;
+        if (column > 0) neap_cli_text_puts(out, " "), column++;
+        if (column == 0 && (*text == '.' || *text == '\'')) neap_cli_text_puts(out, "\\&");
+        for (size_t i = 0; i < n; i++) mdoc_byte(out, text[i]);
+        column += n;
+        text += n;
+        int ends_sentence = n > 0 && strchr(".:!?", text[-1]) != NULL;
+        if (column > 0 && *text != 0 && (*text == '\n' || ends_sentence)) neap_cli_text_puts(out, "\n"), column = 0;
+        if (*text != 0) text++;
     }
+    neap_cli_text_puts(out, "\n");
+}
+
+/* Lines as they are. */
+static void mdoc_literal(neap_cli_text *out, const char *text) {
+    for (; *text != 0; text++) mdoc_byte(out, *text);
     neap_cli_text_puts(out, "\n");
 }
 
@@ -173,7 +200,8 @@ static void mdoc_option(neap_cli_text *out, const neap_cli_option *option) {
     for (int k = 0; k < NEAP_CLI_NAMES && option->names[k] != NULL; k++) {
         /* Fl prints one dash; a long name brings its second one. */
         const char *rest = option->names[k] + 1;
-        neap_cli_text_printf(out, "%s Fl %s%s", k > 0 ? " ," : "", rest[0] == '-' ? "\\-" : "", rest[0] == '-' ? rest + 1 : rest);
+        neap_cli_text_printf(out, "%s Fl %s%s", k > 0 ? " ," : "", rest[0] == '-' ? "\\-" : "",
+                             rest[0] == '-' ? rest + 1 : rest);
     }
     if (is_tristate) neap_cli_text_printf(out, " , Fl \\-no-%s", neap_cli_option_name(option) + 2);
     if (option->value != NULL) neap_cli_text_printf(out, " Ar %s", option->value);
@@ -189,7 +217,8 @@ static void mdoc_option(neap_cli_text *out, const neap_cli_option *option) {
     for (int i = 0; i < NEAP_CLI_COMMANDS; i++) {
         if (option->commands & 1u << i) neap_cli_text_printf(&text, " %s", neap_cli_command_table[i].name);
     }
-    if (strcmp(option->group, "General") == 0) neap_cli_text_cut(&text, strlen("Commands:")), neap_cli_text_puts(&text, " all");
+    if (strcmp(option->group, "General") == 0)
+        neap_cli_text_cut(&text, strlen("Commands:")), neap_cli_text_puts(&text, " all");
     if (option->has_environment) {
         char name[64];
         neap_cli_option_environment(option, name, sizeof name);
@@ -207,18 +236,22 @@ void neap_cli_print_man(void) {
     for (int i = 0; i < NEAP_CLI_COMMANDS; i++) {
         const neap_cli_command_info *info = &neap_cli_command_table[i];
         neap_cli_text_printf(&out, ".Nm\n.Cm %s\n", info->name);
-        if (info->arguments[0] == '[') neap_cli_text_puts(&out, ".Op Ar COMMAND\n");
+        if (info->arguments[0] == '[')
+            neap_cli_text_puts(&out, ".Op Ar COMMAND\n");
         else if (info->arguments[0] != 0) {
             size_t n = strcspn(info->arguments, "[");
-            neap_cli_text_printf(&out, ".Ar %.*s\n", (int)n, info->arguments);
+            int n_plain = (int)n - (info->arguments[n] == '['); /* without the blank before the bracket */
+            neap_cli_text_printf(&out, ".Ar %.*s\n", n_plain, info->arguments);
             if (info->arguments[n] == '[')
-                neap_cli_text_printf(&out, ".Op Ar %.*s\n", (int)(strlen(info->arguments + n) - 2), info->arguments + n + 1);
+                neap_cli_text_printf(&out, ".Op Ar %.*s\n", (int)(strlen(info->arguments + n) - 2),
+                                     info->arguments + n + 1);
         }
         if (i <= NEAP_CLI_VERIFY) neap_cli_text_puts(&out, ".Op Ar OPTIONS\n");
     }
-    neap_cli_text_puts(&out, ".Sh DESCRIPTION\n.Ar MODEL\nis a directory with\n.Pa config.json ,\n.Pa *.safetensors\nand\n"
-                             ".Pa tiktoken.model .\nGenerated text goes to standard output, everything else to standard error.\n"
-                             ".Sh COMMANDS\n.Bl -tag -width Ds\n");
+    neap_cli_text_puts(
+        &out, ".Sh DESCRIPTION\n.Ar MODEL\nis a directory with\n.Pa config.json ,\n.Pa *.safetensors\nand\n"
+              ".Pa tiktoken.model .\nGenerated text goes to standard output, everything else to standard error.\n"
+              ".Sh COMMANDS\n.Bl -tag -width Ds\n");
     for (int i = 0; i < NEAP_CLI_COMMANDS; i++) {
         const neap_cli_command_info *info = &neap_cli_command_table[i];
         neap_cli_text_printf(&out, ".It Cm %s\n", info->name);
@@ -236,18 +269,19 @@ void neap_cli_print_man(void) {
         }
         neap_cli_text_puts(&out, ".El\n");
     }
-    neap_cli_text_puts(&out, ".Sh ENVIRONMENT\nOptions name their variable above; a flag goes before it. Switches take\n"
-                             "1, true, on, enabled or 0, false, off, disabled.\n.Bl -tag -width Ds\n"
-                             ".It Ev NO_COLOR\nno colours, when set and not empty.\n"
-                             ".It Ev XDG_STATE_HOME\nwhere\n.Cm chat\nkeeps its history.\n.El\n"
-                             ".Sh FILES\n.Bl -tag -width Ds\n.It Pa $XDG_STATE_HOME/neap/history\n"
-                             "lines typed in\n.Cm chat ;\nreadable by the owner only.\n.El\n.Sh EXIT STATUS\n"
-                             ".Bl -tag -width Ds -compact\n");
+    neap_cli_text_puts(&out,
+                       ".Sh ENVIRONMENT\nOptions name their variable above; a flag goes before it.\nSwitches take\n"
+                       "1, true, on, enabled or 0, false, off, disabled.\n.Bl -tag -width Ds\n"
+                       ".It Ev NO_COLOR\nno colours, when set and not empty.\n"
+                       ".It Ev XDG_STATE_HOME\nwhere\n.Cm chat\nkeeps its history.\n.El\n"
+                       ".Sh FILES\n.Bl -tag -width Ds\n.It Pa $XDG_STATE_HOME/neap/history\n"
+                       "lines typed in\n.Cm chat ;\nreadable by the owner only.\n.El\n.Sh EXIT STATUS\n"
+                       ".Bl -tag -width Ds -compact\n");
     for (size_t i = 0; i < sizeof exit_texts / sizeof exit_texts[0]; i++)
         neap_cli_text_printf(&out, ".It %d\n%s\n", exit_texts[i].code, exit_texts[i].text);
     neap_cli_text_puts(&out, ".El\n.Sh EXAMPLES\n.Bd -literal -offset indent\n");
     for (int i = 0; i < NEAP_CLI_COMMANDS; i++) {
-        if (neap_cli_command_table[i].examples != NULL) mdoc_text(&out, neap_cli_command_table[i].examples);
+        if (neap_cli_command_table[i].examples != NULL) mdoc_literal(&out, neap_cli_command_table[i].examples);
     }
     neap_cli_text_puts(&out, ".Ed\n");
     print(&out);
@@ -257,13 +291,14 @@ void neap_cli_print_man(void) {
 
 void neap_cli_print_completion(void) {
     neap_cli_text out = {0};
-    neap_cli_text_puts(&out, "# bash completion for neap\n_neap() {\n"
-                             "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command= i options=\n"
-                             "    COMPREPLY=()\n"
-                             "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
-                             "        case ${COMP_WORDS[i]} in -*) ;; *) command=${COMP_WORDS[i]}; break ;; esac\n"
-                             "    done\n"
-                             "    case $command in\n    '') options=\"");
+    neap_cli_text_puts(
+        &out, "# bash completion for neap\n_neap() {\n"
+              "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command= i options=\n"
+              "    COMPREPLY=()\n"
+              "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
+              "        case ${COMP_WORDS[i]} in -*) ;; *) command=${COMP_WORDS[i]}; break ;; esac\n"
+              "    done\n"
+              "    case $command in\n    '') options=\"");
     for (int i = 0; i < NEAP_CLI_COMMANDS; i++) neap_cli_text_printf(&out, "%s ", neap_cli_command_table[i].name);
     neap_cli_text_puts(&out, "--help --version\" ;;\n    help) options=\"");
     for (int i = 0; i < NEAP_CLI_COMMANDS; i++) neap_cli_text_printf(&out, "%s ", neap_cli_command_table[i].name);
@@ -292,15 +327,17 @@ void neap_cli_print_completion(void) {
             for (const char *c = option->choices; *c != 0; c++) neap_cli_text_add(&out, *c == '|' ? " " : c, 1);
             neap_cli_text_puts(&out, "\" -- \"$word\")); return ;;\n");
         } else if (option->type == NEAP_CLI_FILE) {
-            neap_cli_text_puts(&out, ") compopt -o filenames; local IFS=$'\\n'; COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n");
+            neap_cli_text_puts(
+                &out, ") compopt -o filenames; local IFS=$'\\n'; COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n");
         } else {
             neap_cli_text_puts(&out, ") return ;;\n");
         }
     }
-    neap_cli_text_puts(&out, "    esac\n"
-                             "    case $word:$command in\n"
-                             "    -*|*:|*:help|*:completion) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) ;;\n"
-                             "    *) compopt -o filenames; local IFS=$'\\n'; COMPREPLY=($(compgen -f -- \"$word\")) ;;\n"
-                             "    esac\n}\ncomplete -F _neap neap\n");
+    neap_cli_text_puts(&out,
+                       "    esac\n"
+                       "    case $word:$command in\n"
+                       "    -*|*:|*:help|*:completion) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) ;;\n"
+                       "    *) compopt -o filenames; local IFS=$'\\n'; COMPREPLY=($(compgen -f -- \"$word\")) ;;\n"
+                       "    esac\n}\ncomplete -F _neap neap\n");
     print(&out);
 }

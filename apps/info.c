@@ -17,7 +17,12 @@
 static const char *scaled(double value, double step, const char *const *units, char *text, size_t capacity) {
     int i = 0;
     while (value >= step && i < 4) value /= step, i++;
-    snprintf(text, capacity, i == 0 ? "%.0f%s" : value < 10 ? "%.2f%s" : value < 100 ? "%.1f%s" : "%.0f%s", value, units[i]);
+    snprintf(text, capacity,
+             i == 0        ? "%.0f%s"
+             : value < 10  ? "%.2f%s"
+             : value < 100 ? "%.1f%s"
+                           : "%.0f%s",
+             value, units[i]);
     return text;
 }
 
@@ -51,7 +56,8 @@ static int cpu_text(const char *cpu, neap_cli_text *out) {
     return NEAP_EXIT_OK;
 }
 
-static void model_rows(neap_cli_text *out, const neap_cli_options *o, const neap_model_info *i, const neap_tokenizer *t) {
+static void model_rows(neap_cli_text *out, const neap_cli_options *o, const neap_model_info *i,
+                       const neap_tokenizer *t) {
     char a[64], b[64];
     row(out, "model", "%s", o->model);
     row(out, "family", "%s (model_type %s)", i->family, i->model_type);
@@ -59,7 +65,8 @@ static void model_rows(neap_cli_text *out, const neap_cli_options *o, const neap
     neap_cli_text_printf(&layers, "%d:", i->n_layers);
     if (i->n_kda_layers > 0) neap_cli_text_printf(&layers, " %d KDA,", i->n_kda_layers);
     neap_cli_text_printf(&layers, " %d MLA", i->n_mla_layers);
-    if (i->n_index_layers > 0) neap_cli_text_printf(&layers, " (%d with an indexer, top %d)", i->n_index_layers, i->index_topk);
+    if (i->n_index_layers > 0)
+        neap_cli_text_printf(&layers, " (%d with an indexer, top %d)", i->n_index_layers, i->index_topk);
     neap_cli_text_printf(&layers, "; %d dense, %d expert", i->n_dense_layers, i->n_moe_layers);
     if (i->n_mtp_layers > 0) neap_cli_text_printf(&layers, "; %d draft (not used yet)", i->n_mtp_layers);
     row(out, "layers", "%s", layers.data);
@@ -69,21 +76,26 @@ static void model_rows(neap_cli_text *out, const neap_cli_options *o, const neap
     row(out, "width", "%d", i->width);
     row(out, "vocabulary", "%d", i->vocab);
     row(out, "context", "%d tokens at most", i->context_max);
-    row(out, "parameters", "%s, %s for each token", count(i->parameters, a, sizeof a), count(i->parameters_active, b, sizeof b));
+    row(out, "parameters", "%s, %s for each token", count(i->parameters, a, sizeof a),
+        count(i->parameters_active, b, sizeof b));
     row(out, "weights", "%s, %s in files", i->weight_formats, bytes(i->file_bytes, a, sizeof a));
     const char *format = t == NULL ? "no tokenizer" : neap_chat_format(t);
-    row(out, "chat format", "%s", strcmp(format, "xtml") == 0      ? "xtml (Kimi K3)"
-                                  : strcmp(format, "markers") == 0 ? "markers (Kimi Linear, K2)"
-                                                                   : format);
+    row(out, "chat format", "%s",
+        strcmp(format, "xtml") == 0      ? "xtml (Kimi K3)"
+        : strcmp(format, "markers") == 0 ? "markers (Kimi Linear, K2)"
+                                         : format);
 }
 
-static void memory_rows(neap_cli_text *out, const neap_engine_options *e, const neap_model_info *i, const neap_memory *m) {
+static void memory_rows(neap_cli_text *out, const neap_engine_options *e, const neap_model_info *i,
+                        const neap_memory *m) {
     char a[64], b[64];
     neap_cli_text_printf(out, "\nmemory for %d conversation%s of %d tokens\n", e->seqs_max, e->seqs_max > 1 ? "s" : "",
                          e->context_max);
     row(out, "  weights", "%s", bytes(m->weights, a, sizeof a));
-    row(out, "  states", "%s (%s for each conversation)", bytes(m->state, a, sizeof a), bytes(i->state_bytes, b, sizeof b));
-    row(out, "  caches", "%s (%s for each token)", bytes(m->cache, a, sizeof a), bytes(i->cache_bytes_per_token, b, sizeof b));
+    row(out, "  states", "%s (%s for each conversation)", bytes(m->state, a, sizeof a),
+        bytes(i->state_bytes, b, sizeof b));
+    row(out, "  caches", "%s (%s for each token)", bytes(m->cache, a, sizeof a),
+        bytes(i->cache_bytes_per_token, b, sizeof b));
     row(out, "  work", "%s", bytes(m->work, a, sizeof a));
     row(out, "  total", "%s of %s available: %s", bytes(m->total, a, sizeof a), bytes(m->available, b, sizeof b),
         m->total <= m->available ? "fits" : "DOES NOT FIT");
@@ -99,13 +111,23 @@ static void json(neap_cli_text *out, const neap_cli_options *o, const neap_model
         const char *name;
         int64_t value;
     } numbers[] = {
-        {"vocab", i->vocab}, {"width", i->width}, {"layers", i->n_layers}, {"kda_layers", i->n_kda_layers},
-        {"mla_layers", i->n_mla_layers}, {"index_layers", i->n_index_layers}, {"dense_layers", i->n_dense_layers},
-        {"moe_layers", i->n_moe_layers}, {"mtp_layers", i->n_mtp_layers}, {"experts", i->n_experts},
-        {"experts_used", i->n_experts_used}, {"index_topk", i->index_topk}, {"attnres_block", i->attnres_block},
+        {"vocab", i->vocab},
+        {"width", i->width},
+        {"layers", i->n_layers},
+        {"kda_layers", i->n_kda_layers},
+        {"mla_layers", i->n_mla_layers},
+        {"index_layers", i->n_index_layers},
+        {"dense_layers", i->n_dense_layers},
+        {"moe_layers", i->n_moe_layers},
+        {"mtp_layers", i->n_mtp_layers},
+        {"experts", i->n_experts},
+        {"experts_used", i->n_experts_used},
+        {"index_topk", i->index_topk},
+        {"attnres_block", i->attnres_block},
         {"context_max", i->context_max},
     };
-    for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++) neap_cli_json_int(out, numbers[k].name, numbers[k].value);
+    for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++)
+        neap_cli_json_int(out, numbers[k].name, numbers[k].value);
     neap_cli_json_uint(out, "parameters", i->parameters);
     neap_cli_json_uint(out, "parameters_active", i->parameters_active);
     neap_cli_json_cstring(out, "weight_formats", i->weight_formats);

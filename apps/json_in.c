@@ -8,6 +8,7 @@
 #include "json_in.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,9 +45,8 @@ int neap_cli_json_accept(neap_cli_json *j, char c) {
 
 int neap_cli_json_expect(neap_cli_json *j, char c) {
     if (neap_cli_json_accept(j, c)) return 1;
-    char problem[64] = "'?' expected";
-    problem[1] = c;
-    if (j->at >= j->n) strcat(problem, ", the text ends here");
+    char problem[64];
+    snprintf(problem, sizeof problem, "'%c' expected%s", c, j->at >= j->n ? ", the text ends here" : "");
     return neap_cli_json_fail(j, problem);
 }
 
@@ -63,10 +63,14 @@ static int hex4(neap_cli_json *j, uint32_t *code) {
     for (int i = 0; i < 4; i++) {
         char c = j->at < j->n ? j->text[j->at] : 0;
         uint32_t digit;
-        if (c >= '0' && c <= '9') digit = (uint32_t)(c - '0');
-        else if (c >= 'a' && c <= 'f') digit = (uint32_t)(c - 'a' + 10);
-        else if (c >= 'A' && c <= 'F') digit = (uint32_t)(c - 'A' + 10);
-        else return neap_cli_json_fail(j, "four hexadecimal digits expected after \\u");
+        if (c >= '0' && c <= '9')
+            digit = (uint32_t)(c - '0');
+        else if (c >= 'a' && c <= 'f')
+            digit = (uint32_t)(c - 'a' + 10);
+        else if (c >= 'A' && c <= 'F')
+            digit = (uint32_t)(c - 'A' + 10);
+        else
+            return neap_cli_json_fail(j, "four hexadecimal digits expected after \\u");
         *code = *code << 4 | digit;
         j->at++;
     }
@@ -159,11 +163,8 @@ int neap_cli_json_read_int(neap_cli_json *j, int64_t min, int64_t max, int64_t *
     int64_t number = is_negative ? -(int64_t)value : (int64_t)value;
     if (number < min || number > max) {
         char problem[96];
-        neap_cli_text text = {0};
-        neap_cli_text_printf(&text, "%lld is outside %lld .. %lld", (long long)number, (long long)min, (long long)max);
-        strncpy(problem, neap_cli_text_string(&text), sizeof problem - 1);
-        problem[sizeof problem - 1] = 0;
-        neap_cli_text_free(&text);
+        snprintf(problem, sizeof problem, "%lld is outside %lld .. %lld", (long long)number, (long long)min,
+                 (long long)max);
         j->at = begin;
         return neap_cli_json_fail(j, problem);
     }

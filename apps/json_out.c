@@ -21,12 +21,18 @@ static void escaped(neap_cli_text *t, const char *s, size_t n) {
             continue;
         }
         unsigned char c = (unsigned char)s[i];
-        if (c == '"' || c == '\\') neap_cli_text_printf(t, "\\%c", c);
-        else if (c == '\n') neap_cli_text_puts(t, "\\n");
-        else if (c == '\r') neap_cli_text_puts(t, "\\r");
-        else if (c == '\t') neap_cli_text_puts(t, "\\t");
-        else if (c < 0x20 || c == 0x7f) neap_cli_text_printf(t, "\\u%04x", c);
-        else neap_cli_text_add(t, s + i, length);
+        if (c == '"' || c == '\\')
+            neap_cli_text_printf(t, "\\%c", c);
+        else if (c == '\n')
+            neap_cli_text_puts(t, "\\n");
+        else if (c == '\r')
+            neap_cli_text_puts(t, "\\r");
+        else if (c == '\t')
+            neap_cli_text_puts(t, "\\t");
+        else if (c < 0x20 || c == 0x7f)
+            neap_cli_text_printf(t, "\\u%04x", c);
+        else
+            neap_cli_text_add(t, s + i, length);
         i += length;
     }
     neap_cli_text_add(t, "\"", 1);
@@ -45,9 +51,7 @@ void neap_cli_json_open(neap_cli_text *t, const char *key, char bracket) {
     neap_cli_text_add(t, &bracket, 1);
 }
 
-void neap_cli_json_close(neap_cli_text *t, char bracket) {
-    neap_cli_text_add(t, &bracket, 1);
-}
+void neap_cli_json_close(neap_cli_text *t, char bracket) { neap_cli_text_add(t, &bracket, 1); }
 
 void neap_cli_json_string(neap_cli_text *t, const char *key, const char *s, size_t n) {
     begin(t, key);
@@ -56,8 +60,10 @@ void neap_cli_json_string(neap_cli_text *t, const char *key, const char *s, size
 
 void neap_cli_json_cstring(neap_cli_text *t, const char *key, const char *s) {
     begin(t, key);
-    if (s == NULL) neap_cli_text_puts(t, "null");
-    else escaped(t, s, strlen(s));
+    if (s == NULL)
+        neap_cli_text_puts(t, "null");
+    else
+        escaped(t, s, strlen(s));
 }
 
 void neap_cli_json_int(neap_cli_text *t, const char *key, int64_t value) {
@@ -72,8 +78,10 @@ void neap_cli_json_uint(neap_cli_text *t, const char *key, uint64_t value) {
 
 void neap_cli_json_real(neap_cli_text *t, const char *key, double value, int digits) {
     begin(t, key);
-    if (!isfinite(value)) neap_cli_text_puts(t, "null");
-    else neap_cli_text_printf(t, "%.*g", digits, value);
+    if (!isfinite(value))
+        neap_cli_text_puts(t, "null");
+    else
+        neap_cli_text_printf(t, "%.*g", digits, value);
 }
 
 void neap_cli_json_bool(neap_cli_text *t, const char *key, int value) {

@@ -82,8 +82,10 @@ static void open_history(neap_cli_lines *l) {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     int n = 0;
     /* The specification says that a relative path is to be ignored. */
-    if (state != NULL && state[0] == '/') n = snprintf(l->path, sizeof l->path, "%s/neap/history", state);
-    else if (home != NULL && home[0] == '/') n = snprintf(l->path, sizeof l->path, "%s/.local/state/neap/history", home);
+    if (state != NULL && state[0] == '/')
+        n = snprintf(l->path, sizeof l->path, "%s/neap/history", state);
+    else if (home != NULL && home[0] == '/')
+        n = snprintf(l->path, sizeof l->path, "%s/.local/state/neap/history", home);
     if (n <= 0 || (size_t)n >= sizeof l->path || !make_directories(l->path)) {
         l->path[0] = 0;
         return;
@@ -140,9 +142,7 @@ void neap_cli_lines_close(neap_cli_lines *l) {
     free(l);
 }
 
-int neap_cli_lines_is_terminal(const neap_cli_lines *l) {
-    return l->is_tty;
-}
+int neap_cli_lines_is_terminal(const neap_cli_lines *l) { return l->is_tty; }
 
 static neap_cli_line read_plain(neap_cli_lines *l, const char *prompt, neap_cli_text *out) {
     if (l->is_tty) {

@@ -47,7 +47,8 @@ int neap_cli_logits(const neap_cli_options *o) {
     size_t n = 0;
     int code = neap_cli_read_ids(o->tokens, &tokens, &n);
     if (code == NEAP_EXIT_OK) code = neap_cli_session_open(&s, o);
-    if (code == NEAP_EXIT_OK) code = neap_cli_check_tokens(&s, strcmp(o->tokens, "-") == 0 ? "standard input" : o->tokens, tokens, n);
+    if (code == NEAP_EXIT_OK)
+        code = neap_cli_check_tokens(&s, strcmp(o->tokens, "-") == 0 ? "standard input" : o->tokens, tokens, n);
     if (code == NEAP_EXIT_OK) code = neap_cli_session_start(&s, (int32_t)n, 1);
     if (code == NEAP_EXIT_OK) code = neap_cli_failed(neap_model_describe(s.model, &info), NEAP_CLI_RUNNING);
     if (code == NEAP_EXIT_OK) {

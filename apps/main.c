@@ -70,7 +70,9 @@ int main(int argc, char **argv) {
     neap_cli_signals_init();
     int code = neap_cli_options_parse(&o, argc, argv);
     if (code == NEAP_EXIT_OK) {
-        const char *colors = strcmp(o.log_colors, "on") == 0 ? "always" : strcmp(o.log_colors, "off") == 0 ? "never" : o.log_colors;
+        const char *colors = strcmp(o.log_colors, "on") == 0    ? "always"
+                             : strcmp(o.log_colors, "off") == 0 ? "never"
+                                                                : o.log_colors;
         neap_cli_terminal_init(colors, o.quiet, o.verbose);
         code = command(&o);
         neap_cli_dim_end();

@@ -143,8 +143,10 @@ static int answer(neap_cli_session *s) {
         if (!o->json) a.content_out = neap_cli_out;
         if (o->show_reasoning == 1) a.reasoning_out = neap_cli_dim;
         code = neap_cli_generate(s, tokens, n_tokens, is_chat ? request.data : NULL, &a);
-        if (!o->json) print_end(&a);
-        else if (code == NEAP_EXIT_OK) print_json(s, &a);
+        if (!o->json)
+            print_end(&a);
+        else if (code == NEAP_EXIT_OK)
+            print_json(s, &a);
     }
     if (code == NEAP_EXIT_OK && neap_cli_wants_timings()) {
         char line[256];

@@ -97,6 +97,4 @@ int neap_cli_encode_chat(const neap_tokenizer *t, const char *json, size_t n, in
     return neap_cli_failed(status, NEAP_CLI_RUNNING);
 }
 
-int neap_cli_has_chat(const neap_tokenizer *t) {
-    return t != NULL && strcmp(neap_chat_format(t), "none") != 0;
-}
+int neap_cli_has_chat(const neap_tokenizer *t) { return t != NULL && strcmp(neap_chat_format(t), "none") != 0; }

@@ -25,10 +25,10 @@
 
 static struct {
     int out_is_tty, err_is_tty, err_colors, is_quiet, is_verbose;
-    int is_closed, code;   /* of standard output */
-    int has_progress;      /* a progress line is on the screen */
-    int is_dim;            /* dimmed text has begun */
-    double progress_last;  /* when the line was drawn */
+    int is_closed, code;  /* of standard output */
+    int has_progress;     /* a progress line is on the screen */
+    int is_dim;           /* dimmed text has begun */
+    double progress_last; /* when the line was drawn */
     double load_begin;
 } terminal = {.code = NEAP_EXIT_OK};
 
@@ -53,21 +53,13 @@ void neap_cli_terminal_init(const char *colors, int is_quiet, int is_verbose) {
     terminal.load_begin = neap_cli_seconds();
 }
 
-int neap_cli_stdout_is_tty(void) {
-    return terminal.out_is_tty;
-}
+int neap_cli_stdout_is_tty(void) { return terminal.out_is_tty; }
 
-int neap_cli_stderr_is_tty(void) {
-    return terminal.err_is_tty;
-}
+int neap_cli_stderr_is_tty(void) { return terminal.err_is_tty; }
 
-int neap_cli_is_verbose(void) {
-    return terminal.is_verbose;
-}
+int neap_cli_is_verbose(void) { return terminal.is_verbose; }
 
-int neap_cli_wants_timings(void) {
-    return terminal.is_verbose || (terminal.err_is_tty && !terminal.is_quiet);
-}
+int neap_cli_wants_timings(void) { return terminal.is_verbose || (terminal.err_is_tty && !terminal.is_quiet); }
 
 /* ---- standard output ---- */
 
@@ -97,13 +89,9 @@ void neap_cli_outf(const char *format, ...) {
     if (n < 0 || fflush(stdout) != 0) output_failed();
 }
 
-int neap_cli_output_is_closed(void) {
-    return terminal.is_closed;
-}
+int neap_cli_output_is_closed(void) { return terminal.is_closed; }
 
-int neap_cli_output_code(void) {
-    return terminal.code;
-}
+int neap_cli_output_code(void) { return terminal.code; }
 
 /* ---- standard error ---- */
 
@@ -210,14 +198,8 @@ void neap_cli_answer_begin(void) {
     is_answering = 1;
 }
 
-void neap_cli_answer_end(void) {
-    is_answering = 0;
-}
+void neap_cli_answer_end(void) { is_answering = 0; }
 
-int neap_cli_signal(void) {
-    return caught_signal;
-}
+int neap_cli_signal(void) { return caught_signal; }
 
-void neap_cli_signal_clear(void) {
-    caught_signal = 0;
-}
+void neap_cli_signal_clear(void) { caught_signal = 0; }

@@ -43,7 +43,7 @@ void neap_cli_load_progress(void *user, const char *what, uint64_t done, uint64_
 void neap_cli_signals_init(void);
 void neap_cli_answer_begin(void);
 void neap_cli_answer_end(void);
-int neap_cli_signal(void);        /* 0 = none */
+int neap_cli_signal(void); /* 0 = none */
 void neap_cli_signal_clear(void);
 
 double neap_cli_seconds(void); /* monotonic clock */

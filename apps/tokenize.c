@@ -16,7 +16,8 @@
 static int decode(const neap_cli_options *o, const neap_tokenizer *t) {
     int32_t *ids = NULL;
     size_t n = 0, needed = 0;
-    int code = strcmp(o->decode, "-") == 0 ? neap_cli_read_ids("-", &ids, &n) : neap_cli_parse_ids("--decode", o->decode, &ids, &n);
+    int code = strcmp(o->decode, "-") == 0 ? neap_cli_read_ids("-", &ids, &n)
+                                           : neap_cli_parse_ids("--decode", o->decode, &ids, &n);
     if (code == NEAP_EXIT_OK) {
         uint32_t flags = o->special ? NEAP_DETOKENIZE_SPECIAL : 0;
         neap_status status = neap_detokenize(t, ids, n, flags, NULL, 0, &needed);
@@ -42,12 +43,18 @@ static void add_escaped(neap_cli_text *out, const char *bytes, size_t n) {
         unsigned char c = (unsigned char)bytes[i];
         size_t bad, length = neap_cli_utf8_length(bytes + i, n - i, &bad);
         int is_control = c < 0x20 || c == 0x7f || (length == 2 && c == 0xc2 && (unsigned char)bytes[i + 1] < 0xa0);
-        if (c == '\n') neap_cli_text_puts(out, "\\n");
-        else if (c == '\r') neap_cli_text_puts(out, "\\r");
-        else if (c == '\t') neap_cli_text_puts(out, "\\t");
-        else if (c == '\\') neap_cli_text_puts(out, "\\\\");
-        else if (length == 0 || is_control) neap_cli_text_printf(out, "\\x%02x", c), length = 1;
-        else neap_cli_text_add(out, bytes + i, length);
+        if (c == '\n')
+            neap_cli_text_puts(out, "\\n");
+        else if (c == '\r')
+            neap_cli_text_puts(out, "\\r");
+        else if (c == '\t')
+            neap_cli_text_puts(out, "\\t");
+        else if (c == '\\')
+            neap_cli_text_puts(out, "\\\\");
+        else if (length == 0 || is_control)
+            neap_cli_text_printf(out, "\\x%02x", c), length = 1;
+        else
+            neap_cli_text_add(out, bytes + i, length);
         i += length;
     }
 }
@@ -103,8 +110,10 @@ static int encode(const neap_cli_options *o, const neap_tokenizer *t) {
     int32_t *ids = NULL;
     size_t n = 0;
     int code = NEAP_EXIT_OK;
-    if (o->args[0] != NULL) neap_cli_text_puts(&text, o->args[0]);
-    else code = neap_cli_read_file(&text, o->file != NULL ? o->file : "-", NEAP_CLI_TEXT_MAX);
+    if (o->args[0] != NULL)
+        neap_cli_text_puts(&text, o->args[0]);
+    else
+        code = neap_cli_read_file(&text, o->file != NULL ? o->file : "-", NEAP_CLI_TEXT_MAX);
     if (code == NEAP_EXIT_OK) {
         uint32_t flags = o->special ? NEAP_TOKENIZE_SPECIAL : 0;
         code = neap_cli_tokenize_text(t, neap_cli_text_string(&text), text.n, flags, &ids, &n);

@@ -25,7 +25,7 @@ static const double greedy_margin = 1e-3;
 typedef struct run {
     neap_cli_session s;
     neap_tensors *golden;
-    neap_cli_tensor tokens;    /* [T] */
+    neap_cli_tensor tokens; /* [T] */
     neap_cli_tensor_list ours;
     neap_cli_comparison *list; /* one for each golden tensor */
     size_t n_list;
@@ -55,8 +55,8 @@ static int load_tokens(run *r, const char *path) {
 
 typedef struct greedy {
     const neap_cli_tensor *want;
-    int64_t n_tokens;  /* of the prompt */
-    int32_t *best;     /* [n] largest logit of each step; -1 = not seen */
+    int64_t n_tokens; /* of the prompt */
+    int32_t *best;    /* [n] largest logit of each step; -1 = not seen */
 } greedy;
 
 static void take_best(void *user, const neap_tap *tap) {
@@ -134,7 +134,8 @@ static int compare_greedy(run *r, const neap_cli_tensor *want, neap_cli_comparis
     } else if (differs >= 0) {
         c->n_rows_differ = n - differs;
         c->verdict = NEAP_CLI_MISS;
-        neap_cli_text_printf(&c->note, "token %lld is %d, golden %d", (long long)differs, g.best[differs], want->integer[differs]);
+        neap_cli_text_printf(&c->note, "token %lld is %d, golden %d", (long long)differs, g.best[differs],
+                             want->integer[differs]);
     }
     neap_cli_tensor_free(&margin);
     free(tokens);
@@ -145,12 +146,15 @@ static int compare_greedy(run *r, const neap_cli_tensor *want, neap_cli_comparis
 /* ---- all tensors ---- */
 
 static int compare_one(run *r, const neap_tensor_info *info, neap_cli_comparison *c) {
-    neap_cli_judge judge = {.golden = r->golden, .ours = &r->ours, .has_wide_tolerance = r->has_wide_tolerance,
+    neap_cli_judge judge = {.golden = r->golden,
+                            .ours = &r->ours,
+                            .has_wide_tolerance = r->has_wide_tolerance,
                             .scale = r->s.options->tolerance_scale};
     neap_cli_tensor want;
     c->name = neap_cli_copy(info->name);
     int code = neap_cli_tensor_load(r->golden, info, &want);
-    if (code == NEAP_EXIT_OK && strcmp(info->name, "greedy") == 0 && want.integer != NULL && want.rank == 1 && want.shape[0] > 0)
+    if (code == NEAP_EXIT_OK && strcmp(info->name, "greedy") == 0 && want.integer != NULL && want.rank == 1 &&
+        want.shape[0] > 0)
         code = compare_greedy(r, &want, c);
     else if (code == NEAP_EXIT_OK)
         neap_cli_judge_tensor(&judge, &want, c);
@@ -195,16 +199,18 @@ static void print_table(const run *r) {
         int n = (int)strlen(r->list[i].name);
         if (n > width && n < 48) width = n;
     }
-    neap_cli_text_printf(&out, "%-*s %10s %10s %10s %10s  %s\n", width, "tensor", "max error", "limit", "mean", "limit", "verdict");
+    neap_cli_text_printf(&out, "%-*s %10s %10s %10s %10s  %s\n", width, "tensor", "max error", "limit", "mean", "limit",
+                         "verdict");
     for (size_t i = 0; i < r->n_list; i++) {
         const neap_cli_comparison *c = &r->list[i];
         if (c->verdict == NEAP_CLI_NOT_COMPARED) continue;
         if (c->is_real)
-            neap_cli_text_printf(&out, "%-*s %10.2e %10.2e %10.2e %10.2e  %s", width, c->name, c->max_error, c->max_tolerance,
-                                 c->mean_error, c->mean_tolerance, verdicts[c->verdict]);
+            neap_cli_text_printf(&out, "%-*s %10.2e %10.2e %10.2e %10.2e  %s", width, c->name, c->max_error,
+                                 c->max_tolerance, c->mean_error, c->mean_tolerance, verdicts[c->verdict]);
         else
             neap_cli_text_printf(&out, "%-*s %10lld of %lld differ%*s  %s", width, c->name, (long long)c->n_rows_differ,
-                                 (long long)c->n_rows, 22 - snprintf(NULL, 0, "%lld", (long long)c->n_rows), "", verdicts[c->verdict]);
+                                 (long long)c->n_rows, 22 - snprintf(NULL, 0, "%lld", (long long)c->n_rows), "",
+                                 verdicts[c->verdict]);
         neap_cli_text_printf(&out, c->note.n > 0 ? " (%s)\n" : "%s\n", neap_cli_text_string(&c->note));
     }
     if (count(r, NEAP_CLI_NOT_COMPARED) > 0) neap_cli_text_puts(&out, "\nnot compared:\n");
@@ -214,8 +220,8 @@ static void print_table(const run *r) {
             neap_cli_text_printf(&out, "  %-*s  %s\n", width, c->name, neap_cli_text_string(&c->note));
     }
     neap_cli_text_printf(&out, "\n%zu tensors compared, %zu differ, %zu not compared: %s\n",
-                         r->n_list - count(r, NEAP_CLI_NOT_COMPARED), count(r, NEAP_CLI_MISS), count(r, NEAP_CLI_NOT_COMPARED),
-                         count(r, NEAP_CLI_MISS) > 0 ? "MISS" : "ok");
+                         r->n_list - count(r, NEAP_CLI_NOT_COMPARED), count(r, NEAP_CLI_MISS),
+                         count(r, NEAP_CLI_NOT_COMPARED), count(r, NEAP_CLI_MISS) > 0 ? "MISS" : "ok");
     neap_cli_out(out.data, out.n);
     neap_cli_text_free(&out);
 }
@@ -271,8 +277,10 @@ int neap_cli_verify(const neap_cli_options *o) {
         neap_cli_error("%s holds nothing that neap can compare", o->args[0]);
         code = NEAP_EXIT_FILE;
     } else if (code == NEAP_EXIT_OK) {
-        if (o->json) print_json(&r);
-        else print_table(&r);
+        if (o->json)
+            print_json(&r);
+        else
+            print_table(&r);
         if (count(&r, NEAP_CLI_MISS) > 0) code = NEAP_EXIT_INTERNAL;
     }
     for (size_t i = 0; i < r.n_list; i++) {

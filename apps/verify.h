@@ -35,17 +35,17 @@ typedef enum neap_cli_verdict { NEAP_CLI_SAME, NEAP_CLI_MISS, NEAP_CLI_NOT_COMPA
 typedef struct neap_cli_comparison {
     char *name;
     neap_cli_verdict verdict;
-    int is_real;                    /* errors and tolerances below are valid */
+    int is_real; /* errors and tolerances below are valid */
     double max_error, mean_error, max_tolerance, mean_tolerance;
-    int64_t n_rows, n_rows_differ;  /* integer tensors */
+    int64_t n_rows, n_rows_differ; /* integer tensors */
     neap_cli_text note;
 } neap_cli_comparison;
 
 typedef struct neap_cli_judge {
     const neap_tensors *golden;
     const neap_cli_tensor_list *ours;
-    int has_wide_tolerance;         /* K3 families */
-    double scale;                   /* --tolerance-scale */
+    int has_wide_tolerance; /* K3 families */
+    double scale;           /* --tolerance-scale */
 } neap_cli_judge;
 
 /* Compares golden tensor `want` with what was collected. */

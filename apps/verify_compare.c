@@ -63,16 +63,20 @@ void neap_cli_tensor_collect(void *user, const neap_tap *tap) {
         for (int32_t i = 0; i < tap->rank; i++) t->shape[i] = tap->shape[i];
         if (is_rows) t->shape[0] = list->n_tokens;
         size_t n = (size_t)neap_cli_tensor_size(t);
-        if (tap->is_int) t->integer = neap_cli_alloc(n, sizeof *t->integer);
-        else t->real = neap_cli_alloc(n, sizeof *t->real);
+        if (tap->is_int)
+            t->integer = neap_cli_alloc(n, sizeof *t->integer);
+        else
+            t->real = neap_cli_alloc(n, sizeof *t->real);
     }
     int64_t rows = tap->rank > 0 ? tap->shape[0] : 1, n = 1;
     for (int32_t i = 0; i < tap->rank; i++) n *= tap->shape[i];
     if (n == 0) return;
     int64_t width = n / rows, at = is_rows ? tap->position : 0;
     if ((at + rows) * width > neap_cli_tensor_size(t) || (tap->is_int != 0) != (t->integer != NULL)) return;
-    if (tap->is_int) memcpy(t->integer + at * width, tap->data, (size_t)n * sizeof *t->integer);
-    else memcpy(t->real + at * width, tap->data, (size_t)n * sizeof *t->real);
+    if (tap->is_int)
+        memcpy(t->integer + at * width, tap->data, (size_t)n * sizeof *t->integer);
+    else
+        memcpy(t->real + at * width, tap->data, (size_t)n * sizeof *t->real);
     t->n_rows_seen += rows;
 }
 
@@ -109,13 +113,12 @@ int neap_cli_tensor_load(const neap_tensors *file, const neap_tensor_info *info,
 
 /* ---- names ---- */
 
-static int has_prefix(const char *name, const char *prefix) {
-    return strncmp(name, prefix, strlen(prefix)) == 0;
-}
+static int has_prefix(const char *name, const char *prefix) { return strncmp(name, prefix, strlen(prefix)) == 0; }
 
 const char *neap_cli_not_compared(const char *name) {
-    static const char *const known[] = {"hidden.", "cache.state.", "cache.conv.", "cache.latent.", "cache.krope.",
-                                        "cache.ikey.", "experts.", "expert_weight.", "index_topk."};
+    static const char *const known[] = {"hidden.",       "cache.state.",   "cache.conv.",
+                                        "cache.latent.", "cache.krope.",   "cache.ikey.",
+                                        "experts.",      "expert_weight.", "index_topk."};
     if (strcmp(name, "tokens") == 0) return "the prompt";
     if (has_prefix(name, "bf16_path.")) return "made with BF16 arithmetic, neap computes in F32";
     if (has_prefix(name, "quant.")) return "made with quantised caches, neap keeps F32";
@@ -150,10 +153,12 @@ static int same_set(const int32_t *a, const int32_t *b, int64_t width, int32_t *
 static void load_margin(const neap_cli_judge *judge, const char *name, int64_t rows, neap_cli_tensor *out) {
     char margin[128];
     neap_tensor_info info;
-    snprintf(margin, sizeof margin, "%s%s", has_prefix(name, "index_topk.") ? "index_gap" : "expert_margin", strchr(name, '.'));
+    snprintf(margin, sizeof margin, "%s%s", has_prefix(name, "index_topk.") ? "index_gap" : "expert_margin",
+             strchr(name, '.'));
     *out = (neap_cli_tensor){0};
     if (neap_tensors_find(judge->golden, margin, &info) != NEAP_OK) return;
-    if (neap_cli_tensor_load(judge->golden, &info, out) != NEAP_EXIT_OK || out->real == NULL || neap_cli_tensor_size(out) != rows)
+    if (neap_cli_tensor_load(judge->golden, &info, out) != NEAP_EXIT_OK || out->real == NULL ||
+        neap_cli_tensor_size(out) != rows)
         neap_cli_tensor_free(out);
 }
 
@@ -175,7 +180,8 @@ static void judge_choice(const neap_cli_judge *judge, const neap_cli_tensor *wan
     c->n_rows = rows;
     c->verdict = c->n_rows_differ > 0 ? NEAP_CLI_MISS : NEAP_CLI_SAME;
     if (first >= 0) neap_cli_text_printf(&c->note, "first at row %lld", (long long)first);
-    if (n_close > 0) neap_cli_text_printf(&c->note, "%s%lld too close to tell", c->note.n > 0 ? ", " : "", (long long)n_close);
+    if (n_close > 0)
+        neap_cli_text_printf(&c->note, "%s%lld too close to tell", c->note.n > 0 ? ", " : "", (long long)n_close);
     neap_cli_tensor_free(&margin);
     free(scratch);
 }
@@ -228,14 +234,16 @@ static void judge_numbers(const neap_cli_judge *judge, const neap_cli_tensor *wa
         neap_tensor_info info;
         snprintf(name, sizeof name, "experts%s", strchr(want->name, '.'));
         our_ids = neap_cli_tensor_find(judge->ours, name);
-        if (our_ids != NULL && neap_tensors_find(judge->golden, name, &info) == NEAP_OK) neap_cli_tensor_load(judge->golden, &info, &ids);
+        if (our_ids != NULL && neap_tensors_find(judge->golden, name, &info) == NEAP_OK)
+            neap_cli_tensor_load(judge->golden, &info, &ids);
         if (our_ids == NULL || our_ids->integer == NULL || ids.integer == NULL || neap_cli_tensor_size(&ids) != n ||
             neap_cli_tensor_size(our_ids) != n)
             neap_cli_tensor_free(&ids), our_ids = NULL;
     }
     for (int64_t i = 0; i < n; i++) {
-        double e = our_ids == NULL ? error_of(want->real[i], got->real[i])
-                                   : weight_error(want, got, ids.integer, our_ids->integer, i / want->shape[1], i % want->shape[1]);
+        double e = our_ids == NULL
+                       ? error_of(want->real[i], got->real[i])
+                       : weight_error(want, got, ids.integer, our_ids->integer, i / want->shape[1], i % want->shape[1]);
         if (worst < 0 || e > c->max_error) c->max_error = e, worst = i;
         sum += e;
     }
@@ -248,14 +256,16 @@ static void judge_numbers(const neap_cli_judge *judge, const neap_cli_tensor *wa
         int64_t row = want->rank > 0 && want->shape[0] > 0 ? worst / (n / want->shape[0]) : 0;
         neap_cli_text_printf(&c->note, "worst in row %lld: %.7g, golden %.7g", (long long)row,
                              our_ids == NULL ? (double)got->real[worst] : NAN, (double)want->real[worst]);
-        if (our_ids != NULL) neap_cli_text_cut(&c->note, 0), neap_cli_text_printf(&c->note, "worst in row %lld", (long long)row);
+        if (our_ids != NULL)
+            neap_cli_text_cut(&c->note, 0), neap_cli_text_printf(&c->note, "worst in row %lld", (long long)row);
     }
     neap_cli_tensor_free(&ids);
 }
 
 static void add_shape(neap_cli_text *out, const neap_cli_tensor *t) {
     neap_cli_text_puts(out, "[");
-    for (int32_t i = 0; i < t->rank; i++) neap_cli_text_printf(out, "%s%lld", i > 0 ? ", " : "", (long long)t->shape[i]);
+    for (int32_t i = 0; i < t->rank; i++)
+        neap_cli_text_printf(out, "%s%lld", i > 0 ? ", " : "", (long long)t->shape[i]);
     neap_cli_text_puts(out, "]");
 }
 
@@ -264,13 +274,15 @@ void neap_cli_judge_tensor(const neap_cli_judge *judge, const neap_cli_tensor *w
     const neap_cli_tensor *got = neap_cli_tensor_find(judge->ours, want->name);
     int is_choice = has_prefix(want->name, "experts.") || has_prefix(want->name, "index_topk.");
     if (reason == NULL && got == NULL) reason = "this model gives neap no such tensor";
-    if (reason == NULL && want->real == NULL && want->integer == NULL) reason = "element type is not F32, F64, I32 or I64";
+    if (reason == NULL && want->real == NULL && want->integer == NULL)
+        reason = "element type is not F32, F64, I32 or I64";
     if (reason != NULL) {
         c->verdict = NEAP_CLI_NOT_COMPARED;
         neap_cli_text_puts(&c->note, reason);
         return;
     }
-    int is_same_shape = want->rank == got->rank && memcmp(want->shape, got->shape, (size_t)want->rank * sizeof want->shape[0]) == 0;
+    int is_same_shape =
+        want->rank == got->rank && memcmp(want->shape, got->shape, (size_t)want->rank * sizeof want->shape[0]) == 0;
     int is_same_kind = (want->integer != NULL) == (got->integer != NULL) && is_choice == (want->integer != NULL);
     if (!is_same_shape || !is_same_kind || (is_choice && want->rank != 2)) {
         c->verdict = NEAP_CLI_MISS;
@@ -282,9 +294,12 @@ void neap_cli_judge_tensor(const neap_cli_judge *judge, const neap_cli_tensor *w
     }
     if (got->n_rows_seen < got->shape[0]) {
         c->verdict = NEAP_CLI_MISS;
-        neap_cli_text_printf(&c->note, "neap computed %lld of %lld rows", (long long)got->n_rows_seen, (long long)got->shape[0]);
+        neap_cli_text_printf(&c->note, "neap computed %lld of %lld rows", (long long)got->n_rows_seen,
+                             (long long)got->shape[0]);
         return;
     }
-    if (is_choice) judge_choice(judge, want, got, c);
-    else judge_numbers(judge, want, got, c);
+    if (is_choice)
+        judge_choice(judge, want, got, c);
+    else
+        judge_numbers(judge, want, got, c);
 }

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Signals and terminals: Ctrl-C keeps the partial answer, a second one ends at once; colours; progress."""
+import os
+import re
+import signal
+import subprocess
+import time
+
+from cli_shared import END, PROGRAM, Terminal, byte_model, check, clean_environment, finish, run, scratch
+
+model = byte_model()
+ENDLESS = ("--raw", "--ignore-eos", "-n", "4000")
+
+
+def start(*args):
+    return subprocess.Popen([PROGRAM, "run", model, "-p", "Hello", *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env=clean_environment())
+
+
+# one signal: the part that is there stays, the exit code tells
+whole = run("run", model, "-p", "Hello", "--raw", "--ignore-eos", "-n", "2000").out
+for number in (signal.SIGINT, signal.SIGTERM):
+    p = start(*ENDLESS)
+    begin = p.stdout.read(20)
+    p.send_signal(number)
+    out, err = p.communicate(timeout=60)
+    check(p.returncode == 128 + number and len(begin) == 20 and err == b"" and out.endswith(b"\n"), number, p.returncode, err)
+    check(whole.startswith((begin + out)[:-1].rsplit(b"\xef", 1)[0]), "the partial answer is a beginning of the whole one")
+
+# JSON after Ctrl-C is still JSON
+p = start("--json", "-n", "4000", "-l", f"{END}-inf")
+time.sleep(0.5 if "NEAP_SANITIZE" not in os.environ else 2)
+p.send_signal(signal.SIGINT)
+out, err = p.communicate(timeout=60)
+check(p.returncode == 130 and (out == b"" or b'"finish_reason":"cancelled"' in out), p.returncode, out[-300:], err)
+
+# two signals in a row: it ends whatever it is doing
+p = start(*ENDLESS)
+p.stdout.read(5)
+p.send_signal(signal.SIGINT)
+p.send_signal(signal.SIGINT)
+p.communicate(timeout=60)
+check(p.returncode == 130, p.returncode)
+
+# while it waits for its prompt it ends at once
+p = subprocess.Popen([PROGRAM, "run", model], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
+time.sleep(0.5)
+p.send_signal(signal.SIGTERM)
+out, err = p.communicate(timeout=20)
+check(p.returncode == 143 and out == b"", p.returncode, err)
+
+# on a terminal: timings, and no prompt from nowhere
+t = Terminal("run", model, "-p", "Hello", "-n", "8", "--raw")
+t.expect("t/s")
+check(t.end() == 0)
+t = Terminal("run", model, "-p", "Hello", "-n", "8", "--raw", "-q")
+check(t.end() == 0 and b"t/s" not in t.seen, t.seen)
+t = Terminal("run", model)
+check(t.end() == 2 and b"no prompt" in t.seen, t.seen)
+t = Terminal("run", model, "-p", "Hello", *ENDLESS)
+time.sleep(0.5)
+t.send(b"\x03")
+check(t.end() == 130, "Ctrl-C from the terminal")
+
+# colours: on a terminal, unless somebody does not want them
+REASON = ("run", model, "-p", "Hello", "-n", "20", "-l", f"{END}-inf", "--show-reasoning")
+for args, env, wanted in (((), {}, True), ((), {"NO_COLOR": "1"}, False), ((), {"NO_COLOR": ""}, True), ((), {"TERM": "dumb"}, False),
+                          (("--log-colors", "never"), {}, False), (("--log-colors", "off"), {}, False),
+                          (("--log-colors", "always"), {"NO_COLOR": "1"}, True), ((), {"NEAP_LOG_COLORS": "never"}, False)):
+    t = Terminal(*REASON, *args, env=env)
+    check(t.end() == 0 and (b"\x1b[2m" in t.seen) == wanted, args, env, t.seen[:200])
+
+# the answer of a terminal user can go to a file: it holds no colour and no progress
+path = os.path.join(scratch(), "answer")
+with open(path, "wb") as f:
+    t = Terminal("run", model, "-p", "Hello", "-n", "20", "--raw", out=f)
+    check(t.end() == 0)
+with open(path, "rb") as f:
+    answer = f.read()
+check(answer == run("run", model, "-p", "Hello", "-n", "20", "--raw").out and not re.search(rb"[\r\x1b]", answer), answer)
+finish()

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""The command line: errors with exit code 2 and guesses, help, manual page, completion, environment."""
+import json
+import re
+import shutil
+import subprocess
+
+from cli_shared import byte_model, check, clean_environment, finish, one_line, run
+
+COMMANDS = ("run", "chat", "tokenize", "info", "logits", "verify", "completion", "man", "version", "help")
+model = byte_model()
+
+# wrong usage: one line, exit code 2, nothing on standard output
+for args, text in (
+        ([], "no command"),
+        (["rnu", model], "did you mean run?"),
+        (["frobnicate"], "unknown command"),
+        (["./some/model"], "did you mean: neap run"),
+        (["run"], "no model given"),
+        (["verify", model], "an argument is missing"),
+        (["run", model, "-p", "a", "--temprature", "1"], "did you mean --temperature?"),
+        (["run", model, "-p", "a", "--tmep", "1"], "did you mean --temp?"),
+        (["run", model, "-p", "a", "-npp", "2"], "unknown option"),
+        (["info", model, "-nq", "2"], "did you mean -np?"),
+        (["run", model, "-p", "a", "--ids"], "belongs to: tokenize"),
+        (["--ids", "run"], "comes after the command"),
+        (["run", model, "-p"], "needs a value"),
+        (["run", model, "-p", "a", "--temp", "warm"], "not a number"),
+        (["run", model, "-p", "a", "--temp", "nan"], "not a number"),
+        (["run", model, "-p", "a", "--temp", "101"], "outside 0 .. 100"),
+        (["run", model, "-p", "a", "-n", "1.5"], "not a whole number"),
+        (["run", model, "-p", "a", "-n", "99999999999999999999"], "outside"),
+        (["run", model, "-p", "a", "-n", ""], "not a whole number"),
+        (["run", model, "-p", "a", "--effort", "huge"], "not one of"),
+        (["run", model, "-p", "a", "--effort", ""], "not one of"),
+        (["run", model, "-p", "a", "--memory-max", "12Q"], "not a size"),
+        (["run", model, "-p", "a", "--raw=perhaps"], "neither on nor off"),
+        (["run", model, "-p", "a", "b"], "given twice"),
+        (["run", model, "a", "b"], "unexpected argument"),
+        (["run", model, "-p", "a", "--logprobs", "2"], "needs --json"),
+        (["run", model, "-p", "a", "-l", "5"], "ID+X"),
+        (["run", model, "-p", "a", "--raw", "-sys", "x"], "--system-prompt"),
+        (["run", model, "-p", "a", "--raw", "--think"], "--think"),
+        (["run", model, "-p", "a", "--no-think", "--effort", "low"], "contradicts"),
+        (["run", model, "-p", ""], "prompt is empty"),
+        (["tokenize", model, "a", "--decode", "1"], "give one of"),
+        (["tokenize", model, "a", "--ids", "--json"], "give one of"),
+        (["tokenize", model, "--decode", "1,x"], "whole number"),
+        (["logits", model], "--tokens is missing"),
+        (["completion", "zsh"], "only for bash"),
+        (["help", "frobnicate"], "no command"),
+        (["man", "x"], "unexpected argument")):
+    r = run(*args)
+    check(r.code == 2 and r.out == b"" and one_line(r.err) and text in r.err.decode(), args, text, r)
+
+# a file or model that is not there is not wrong usage
+for args in (["run", "/nowhere/model", "-p", "a"], ["info", "/nowhere/model"], ["tokenize", "/nowhere/model", "a"],
+             ["run", model, "-f", "/nowhere/file"], ["run", model, "-f", model], ["verify", model, "/nowhere/golden"],
+             ["logits", model, "--tokens", "/nowhere/ids", "--out", "/tmp/x"],
+             ["run", model, "-p", "a", "--tools", "/nowhere/tools"]):
+    r = run(*args)
+    check(r.code == 3 and r.out == b"" and one_line(r.err), args, r)
+
+# no control character of an argument reaches the terminal
+r = run("run", "/nowhere/\x1b[31mred\nnext")
+check(one_line(r.err) and b"\x1b" not in r.err, r)
+
+# help
+r = run("--help")
+check(r.code == 0 and r.err == b"" and all(f"  {c} " in r.out.decode() for c in COMMANDS), r)
+check(run("help").out == r.out and run("-h").out == r.out)
+for c in COMMANDS[:-1]:
+    r = run(c, "--help")
+    check(r.code == 0 and r.err == b"" and f"neap {c}:" in r.out.decode(), c, r)
+    check(all(len(line) <= 100 for line in r.out.decode().splitlines()), "help is too wide", c)
+    check(run("help", c).out == r.out, c)
+check("-ctk" not in run("run", "--help").out.decode())
+check("Sampling:" in run("run", "-h").out.decode() and "Sampling:" not in run("info", "-h").out.decode())
+
+# version
+for args in (["version"], ["--version"], ["-V"], ["run", "--version"]):
+    r = run(*args)
+    check(r.code == 0 and re.fullmatch(rb"neap \d+\.\d+\.\d+\n", r.out), args, r)
+
+# the manual page knows every option and is well-formed
+page = run("man").out
+check(page.startswith(b".Dd ") and page.count(b".Bl ") == page.count(b".El\n"), "man")
+if shutil.which("mandoc"):
+    p = subprocess.run(["mandoc", "-T", "lint", "-W", "warning"], input=page, capture_output=True)
+    check(p.returncode == 0, p.stdout.decode())
+if shutil.which("man"):
+    p = subprocess.run(["man", "--warnings", "-l", "-"], input=page, capture_output=True,
+                       env={**clean_environment(), "MANPAGER": "cat", "MANWIDTH": "80"})
+    check(p.returncode == 0 and p.stderr == b"" and b"EXIT STATUS" in p.stdout, p.stderr.decode())
+listed = set(re.findall(r"^\s+(?:-\w+, )*--(?:\[no-\])?([a-z-]+)", run("run", "--help").out.decode(), re.M))
+check(len(listed) > 25 and all(n.encode() in page for n in listed), "options in the manual page", listed)
+
+# the completion is shell, and completes
+script = run("completion", "bash").out
+p = subprocess.run(["bash", "-n"], input=script, capture_output=True)
+check(p.returncode == 0, p.stderr.decode())
+
+
+def complete(*words):
+    line = " ".join(f"'{w}'" for w in words)
+    text = script + f"\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; compopt() {{ :; }}; _neap; " \
+                    f"printf '%s\\n' \"${{COMPREPLY[@]}}\"\n".encode()
+    p = subprocess.run(["bash"], input=text, capture_output=True)
+    check(p.returncode == 0 and p.stderr == b"", p.stderr.decode())
+    return p.stdout.decode().split("\n")[:-1]
+
+
+check(set(COMMANDS) <= set(complete("neap", "")))
+check(complete("neap", "tok") == ["tokenize"], complete("neap", "tok"))
+check("--temp" in complete("neap", "run", "m", "--te") and "--ids" not in complete("neap", "run", "m", "--"))
+check(complete("neap", "run", "m", "--effort", "h") == ["high"])
+check("--no-think" in complete("neap", "chat", "m", "--no"))
+check(any(w.endswith("config.json") for w in complete("neap", "run", model + "/c")))
+
+# flag over environment over default; aliases; names with underscores; --name=value
+def seed(*args, **env):
+    r = run("run", model, "-p", "a", "-n", "1", "--json", *args, env=env)
+    return json.loads(r.out)["seed"] if check(r.code == 0, r) else None
+
+
+check(seed(NEAP_SEED="7") == 7 and seed("-s", "8", NEAP_SEED="7") == 8 and seed("--seed=9") == 9)
+check(seed("-s", "8", "-s", "9") == 9)  # the last one counts
+r = run("run", model, "-p", "a", env={"NEAP_SEED": "x"})
+check(r.code == 2 and one_line(r.err) and b"NEAP_SEED" in r.err, r)
+check(run("info", model, env={"NEAP_SEED": "x"}).code == 0)  # not an option of info
+check(run("run", "-p", "a", "-n", "1", env={"NEAP_MODEL": model}).code == 0)
+check(run("run", "-m", model, "a", "-n", "1").code == 0)
+check(run("run", model, "a", "--max_tokens=1", env={"NEAP_MODEL": "/nowhere"}).code == 0)
+check(run("run", model, "-p", "a", "-n", "1", env={"NEAP_VERBOSE": "enabled"}).err != b"")
+check(run("run", model, "-p", "a", "-n", "1", env={"NEAP_VERBOSE": "off"}).err == b"")
+check(run("-v", "run", model, "-p", "a", "-n", "1").err != b"")
+check(run("run", "-n", "1", "--", model, "-a prompt").code == 0)
+finish()
