@@ -19,15 +19,15 @@
 #endif
 
 #define NEAP_GEMM_VARIANTS(X) X(gemm, scalar, 0) NEAP_VARIANT_AVX2(X, gemm) NEAP_VARIANT_AVX512(X, gemm)
-#define NEAP_NORM_VARIANTS(X) X(norm, scalar, 0)
-#define NEAP_ACT_VARIANTS(X) X(act, scalar, 0)
-#define NEAP_KDA_VARIANTS(X) X(kda, scalar, 0)
-#define NEAP_ATTN_VARIANTS(X) X(attn, scalar, 0)
-#define NEAP_INDEX_VARIANTS(X) X(index, scalar, 0)
-#define NEAP_ATTNRES_VARIANTS(X) X(attnres, scalar, 0)
+#define NEAP_NORM_VARIANTS(X) X(norm, scalar, 0) NEAP_VARIANT_AVX2(X, norm) NEAP_VARIANT_AVX512(X, norm)
+#define NEAP_ACT_VARIANTS(X) X(act, scalar, 0) NEAP_VARIANT_AVX2(X, act) NEAP_VARIANT_AVX512(X, act)
+#define NEAP_KDA_VARIANTS(X) X(kda, scalar, 0) NEAP_VARIANT_AVX2(X, kda) NEAP_VARIANT_AVX512(X, kda)
+#define NEAP_ATTN_VARIANTS(X) X(attn, scalar, 0) NEAP_VARIANT_AVX2(X, attn) NEAP_VARIANT_AVX512(X, attn)
+#define NEAP_INDEX_VARIANTS(X) X(index, scalar, 0) NEAP_VARIANT_AVX2(X, index) NEAP_VARIANT_AVX512(X, index)
+#define NEAP_ATTNRES_VARIANTS(X) X(attnres, scalar, 0) NEAP_VARIANT_AVX2(X, attnres) NEAP_VARIANT_AVX512(X, attnres)
 #define NEAP_ROUTE_VARIANTS(X) X(route, scalar, 0)
 #define NEAP_ROPE_VARIANTS(X) X(rope, scalar, 0)
-#define NEAP_SAMPLE_VARIANTS(X) X(sample, scalar, 0)
+#define NEAP_SAMPLE_VARIANTS(X) X(sample, scalar, 0) NEAP_VARIANT_AVX2(X, sample) NEAP_VARIANT_AVX512(X, sample)
 
 #define NEAP_ALL_VARIANTS(X) \
     NEAP_GEMM_VARIANTS(X)    \

@@ -1,0 +1,4 @@
+/* The attn family compiled for AVX-512: everything is in attn_vec.h. */
+#include "kernels/x86/attn_vec.h"
+
+void neap_attn_avx512_init(neap_kernels *k) { attn_fill(k); }

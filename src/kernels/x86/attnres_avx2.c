@@ -1,0 +1,4 @@
+/* The attnres family compiled for AVX2: everything is in attnres_vec.h. */
+#include "kernels/x86/attnres_vec.h"
+
+void neap_attnres_avx2_init(neap_kernels *k) { attnres_fill(k); }

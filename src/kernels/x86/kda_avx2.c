@@ -1,0 +1,4 @@
+/* The kda family compiled for AVX2: everything is in kda_vec.h. */
+#include "kernels/x86/kda_vec.h"
+
+void neap_kda_avx2_init(neap_kernels *k) { kda_fill(k); }
