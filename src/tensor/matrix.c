@@ -158,7 +158,7 @@ int64_t neap_matrix_pack(const neap_matrix *m, void *storage, const neap_pack_so
 
 float neap_matrix_get(const neap_matrix *m, int64_t i, int64_t j) {
     if (i >= m->n || j >= m->k) return 0;
-    const char *panel = (const char *)m->panels + i / NEAP_PANEL * m->panel_bytes;
+    const void *panel = (const char *)m->panels + i / NEAP_PANEL * m->panel_bytes;
     int64_t o = i % NEAP_PANEL;
     switch (m->kind) {
     case NEAP_MATRIX_F32: return ((const float *)panel)[j * NEAP_PANEL + o];
