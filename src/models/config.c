@@ -51,7 +51,8 @@ static neap_status find_family(neap_config_reader *r) {
     const family_row *row = NULL;
     for (size_t i = 0; i < N_FAMILIES && row == NULL; i++) {
         if (name != NULL && strcmp(name, families[i].model_type) == 0) row = &families[i];
-        if (name == NULL && architecture != NULL && strcmp(architecture, families[i].architecture) == 0) row = &families[i];
+        if (name == NULL && architecture != NULL && strcmp(architecture, families[i].architecture) == 0)
+            row = &families[i];
     }
     NEAP_CHECK(name != NULL || row != NULL, NEAP_BAD_FILE, "%s: model_type is missing (" SUPPORTED ")", r->what);
     NEAP_CHECK(row != NULL, NEAP_UNSUPPORTED, "%s: model_type '%.80s' is not supported (" SUPPORTED ")", r->what, name);
@@ -95,13 +96,14 @@ static neap_status check_mxfp4_weights(const neap_config_reader *r, const neap_j
     const char *type = text_or(w, "type", "float");
     if (bits != NULL)
         NEAP_CHECK(neap_json_type_of(bits) == NEAP_JSON_INT && neap_json_int(bits) == 4, NEAP_UNSUPPORTED,
-                   "%s: quantization_config: mxfp4-pack-quantized with num_bits other than 4 is not supported", r->what);
+                   "%s: quantization_config: mxfp4-pack-quantized with num_bits other than 4 is not supported",
+                   r->what);
     if (size != NULL)
         NEAP_CHECK(neap_json_type_of(size) == NEAP_JSON_INT && neap_json_int(size) == 32, NEAP_UNSUPPORTED,
                    "%s: quantization_config: group_size %lld is not supported (32)", r->what,
                    neap_json_type_of(size) == NEAP_JSON_INT ? (long long)neap_json_int(size) : -1LL);
-    NEAP_CHECK(strcmp(type, "float") == 0, NEAP_UNSUPPORTED, "%s: quantization_config: weight type '%.40s' is not supported (float)",
-               r->what, type);
+    NEAP_CHECK(strcmp(type, "float") == 0, NEAP_UNSUPPORTED,
+               "%s: quantization_config: weight type '%.40s' is not supported (float)", r->what, type);
     return NEAP_OK;
 }
 
@@ -112,8 +114,8 @@ static neap_status read_compressed_tensors(neap_config_reader *r, const neap_jso
     const char *format = top;
     if (n_groups == 0) {
         NEAP_CHECK(is_mxfp4_group(NULL, top, &format), NEAP_UNSUPPORTED,
-                   "%s: quantization_config: compressed-tensors format '%.60s' is not supported (mxfp4-pack-quantized)", r->what,
-                   format);
+                   "%s: quantization_config: compressed-tensors format '%.60s' is not supported (mxfp4-pack-quantized)",
+                   r->what, format);
     }
     void *iter = NULL;
     const char *name = NULL;
@@ -131,12 +133,13 @@ static neap_status read_compressed_tensors(neap_config_reader *r, const neap_jso
 
 static neap_status read_fp8(neap_config_reader *r, const neap_json *q) {
     const char *fmt = text_or(q, "fmt", "e4m3");
-    NEAP_CHECK(strcmp(fmt, "e4m3") == 0, NEAP_UNSUPPORTED, "%s: quantization_config: fp8 fmt '%.40s' is not supported (e4m3)",
-               r->what, fmt);
+    NEAP_CHECK(strcmp(fmt, "e4m3") == 0, NEAP_UNSUPPORTED,
+               "%s: quantization_config: fp8 fmt '%.40s' is not supported (e4m3)", r->what, fmt);
     const neap_json *block = neap_json_get(q, "weight_block_size");
     bool is_128 = neap_json_type_of(block) == NEAP_JSON_ARRAY && neap_json_size(block) == 2;
     for (size_t i = 0; is_128 && i < 2; i++)
-        is_128 = neap_json_type_of(neap_json_at(block, i)) == NEAP_JSON_INT && neap_json_int(neap_json_at(block, i)) == 128;
+        is_128 =
+            neap_json_type_of(neap_json_at(block, i)) == NEAP_JSON_INT && neap_json_int(neap_json_at(block, i)) == 128;
     NEAP_CHECK(is_128, NEAP_UNSUPPORTED, "%s: quantization_config: fp8 needs weight_block_size [128, 128]", r->what);
     const char *scheme = text_or(q, "activation_scheme", "dynamic");
     NEAP_CHECK(strcmp(scheme, "dynamic") == 0, NEAP_UNSUPPORTED,
@@ -150,11 +153,13 @@ static neap_status read_quantization(neap_config_reader *r) {
     const neap_json *q = neap_json_get(r->text, "quantization_config");
     if (neap_json_type_of(q) == NEAP_JSON_NULL) q = neap_json_get(r->root, "quantization_config");
     if (neap_json_type_of(q) == NEAP_JSON_NULL) return NEAP_OK;
-    NEAP_CHECK(neap_json_type_of(q) == NEAP_JSON_OBJECT, NEAP_BAD_FILE, "%s: quantization_config must be an object", r->what);
+    NEAP_CHECK(neap_json_type_of(q) == NEAP_JSON_OBJECT, NEAP_BAD_FILE, "%s: quantization_config must be an object",
+               r->what);
     const char *method = text_or(q, "quant_method", "");
     if (strcmp(method, "compressed-tensors") == 0) return read_compressed_tensors(r, q);
     if (strcmp(method, "fp8") == 0) return read_fp8(r, q);
-    NEAP_FAIL(NEAP_UNSUPPORTED, "%s: quantization_config.quant_method '%.60s' is not supported (compressed-tensors, fp8)", r->what,
+    NEAP_FAIL(NEAP_UNSUPPORTED,
+              "%s: quantization_config.quant_method '%.60s' is not supported (compressed-tensors, fp8)", r->what,
               method);
 }
 
@@ -171,7 +176,8 @@ static neap_status read_dsa(neap_config_reader *r) {
     while ((iter = neap_json_iter(dsa, iter, &name, &value)) != NULL) {
         size_t n = strlen(name);
         if (n < 6 || strcmp(name + n - 6, "layers") != 0 || neap_json_type_of(value) != NEAP_JSON_ARRAY) continue;
-        NEAP_CHECK(r->v.dsa_layers.v == NULL, NEAP_BAD_FILE, "%s: %sdsa_config has two lists of layers", r->what, r->text_prefix);
+        NEAP_CHECK(r->v.dsa_layers.v == NULL, NEAP_BAD_FILE, "%s: %sdsa_config has two lists of layers", r->what,
+                   r->text_prefix);
         char path[96];
         (void)snprintf(path, sizeof path, "dsa_config.%.80s", name);
         NEAP_TRY(neap_config_ints(r, value, path, 1, NEAP_LAYERS_MAX, &r->v.dsa_layers));
@@ -181,7 +187,8 @@ static neap_status read_dsa(neap_config_reader *r) {
 
 static void note_ignored(const neap_config_reader *r) {
     if (neap_json_get(r->root, "auto_map") != NULL || neap_json_get(r->text, "auto_map") != NULL)
-        neap_log_write(&r->m->log, NEAP_LOG_INFO, "%s: auto_map is ignored: no code from a model directory is ever run", r->what);
+        neap_log_write(&r->m->log, NEAP_LOG_INFO, "%s: auto_map is ignored: no code from a model directory is ever run",
+                       r->what);
 }
 
 static neap_status read_all(neap_config_reader *r) {
@@ -205,8 +212,8 @@ static neap_status read_all(neap_config_reader *r) {
 }
 
 static neap_status read_document(neap_model *m, neap_json *doc, const char *what, float latent_norm_eps) {
-    NEAP_CHECK(latent_norm_eps >= 0 && latent_norm_eps < 1, NEAP_INVALID_ARGUMENT, "latent_norm_eps is %g, must be 0 .. 1",
-               (double)latent_norm_eps);
+    NEAP_CHECK(latent_norm_eps >= 0 && latent_norm_eps < 1, NEAP_INVALID_ARGUMENT,
+               "latent_norm_eps is %g, must be 0 .. 1", (double)latent_norm_eps);
     neap_config_reader r;
     memset(&r, 0, sizeof r);
     r.m = m;
@@ -217,7 +224,8 @@ static neap_status read_document(neap_model *m, neap_json *doc, const char *what
 }
 
 neap_status neap_config_parse(neap_model *m, const char *text, size_t n, const char *what, float latent_norm_eps) {
-    NEAP_CHECK(n <= NEAP_CONFIG_BYTES_MAX, NEAP_BAD_FILE, "%s: %zu bytes, the limit is %d", what, n, NEAP_CONFIG_BYTES_MAX);
+    NEAP_CHECK(n <= NEAP_CONFIG_BYTES_MAX, NEAP_BAD_FILE, "%s: %zu bytes, the limit is %d", what, n,
+               NEAP_CONFIG_BYTES_MAX);
     neap_json *doc = NULL;
     NEAP_TRY(neap_json_parse(&doc, text, n, what));
     neap_status status = read_document(m, doc, what, latent_norm_eps);
@@ -228,7 +236,8 @@ neap_status neap_config_parse(neap_model *m, const char *text, size_t n, const c
 neap_status neap_config_read(neap_model *m, const char *dir, float latent_norm_eps) {
     char path[4096];
     int n = snprintf(path, sizeof path, "%s/config.json", dir);
-    NEAP_CHECK(n > 0 && (size_t)n < sizeof path, NEAP_INVALID_ARGUMENT, "the path is longer than %zu bytes", sizeof path - 1);
+    NEAP_CHECK(n > 0 && (size_t)n < sizeof path, NEAP_INVALID_ARGUMENT, "the path is longer than %zu bytes",
+               sizeof path - 1);
     neap_json *doc = NULL;
     NEAP_TRY(neap_json_load(&doc, path, NEAP_CONFIG_BYTES_MAX));
     neap_status status = read_document(m, doc, path, latent_norm_eps);

@@ -43,7 +43,7 @@ typedef struct neap_config_values {
     double eps;
     const char *hidden_act;
     double situ_beta, situ_linear_beta; /* linear 0: absent */
-    int64_t is_tied; /* -1: absent */
+    int64_t is_tied;                    /* -1: absent */
     bool has_attention_bias, has_mlp_bias;
     /* MLA */
     int64_t n_heads, n_kv_heads, q_lora, kv_lora, d_nope, d_rope, d_v;
@@ -55,7 +55,8 @@ typedef struct neap_config_values {
     neap_int_list kda_layers, full_layers;
     neap_text_list layer_types;
     /* feed-forward */
-    int64_t intermediate, moe_intermediate, n_experts, top_k, n_shared, first_dense, moe_freq, n_groups, topk_groups, latent;
+    int64_t intermediate, moe_intermediate, n_experts, top_k, n_shared, first_dense, moe_freq, n_groups, topk_groups,
+        latent;
     neap_text_list mlp_types;
     const char *router_act, *topk_method;
     bool is_renormalized, is_grouped, has_latent_norm;
@@ -91,11 +92,11 @@ enum { NEAP_FIELD_PATHS = 6 };
 typedef struct neap_config_field {
     const char *paths[NEAP_FIELD_PATHS]; /* accepted spellings, "name" or "object.name"; the first one is ours */
     neap_field_type type;
-    bool may_be_null;                    /* null = absent */
-    unsigned required, families;         /* masks of NEAP_IN_* */
-    double min, max, fallback;           /* fallback: value when absent (BOOL: 0 / 1) */
+    bool may_be_null;            /* null = absent */
+    unsigned required, families; /* masks of NEAP_IN_* */
+    double min, max, fallback;   /* fallback: value when absent (BOOL: 0 / 1) */
     const char *text_fallback;
-    size_t offset;                       /* in neap_config_values */
+    size_t offset; /* in neap_config_values */
 } neap_config_field;
 
 const neap_config_field *neap_config_fields(size_t *n);
@@ -103,12 +104,12 @@ const neap_config_field *neap_config_fields(size_t *n);
 /* One config on its way through the steps. */
 typedef struct neap_config_reader {
     neap_model *m;
-    const char *what;         /* file name, for messages */
+    const char *what; /* file name, for messages */
     const neap_json *root;
-    const neap_json *text;    /* root, or its text_config */
-    const char *text_prefix;  /* "" or "text_config." */
+    const neap_json *text;   /* root, or its text_config */
+    const char *text_prefix; /* "" or "text_config." */
     neap_config_values v;
-    float latent_eps;         /* override; 0 = the family's value */
+    float latent_eps; /* override; 0 = the family's value */
 } neap_config_reader;
 
 /* Reads every field of the table for m->family. */
@@ -123,7 +124,7 @@ NEAP_MUST_CHECK neap_status neap_config_parse(neap_model *m, const char *text, s
                                               float latent_norm_eps);
 const char *neap_family_name(neap_family f);
 /* A list of layer numbers, checked: integers in 1 .. max, at most NEAP_LIST_MAX of them. */
-NEAP_MUST_CHECK neap_status neap_config_ints(const neap_config_reader *r, const neap_json *j, const char *name, double min,
-                                             double max, neap_int_list *out);
+NEAP_MUST_CHECK neap_status neap_config_ints(const neap_config_reader *r, const neap_json *j, const char *name,
+                                             double min, double max, neap_int_list *out);
 
 #endif

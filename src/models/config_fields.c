@@ -19,6 +19,7 @@
 
 enum { DIM_MAX = 1 << 20 };
 
+/* clang-format off */
 static const neap_config_field fields[] = {
     /* whole model */
     {{"vocab_size"}, NEED_INT(vocab, NEAP_IN_ALL, 1, 1 << 24)},
@@ -49,13 +50,16 @@ static const neap_config_field fields[] = {
     /* KDA; needed as soon as one layer is KDA (config_rules.c) */
     {{"linear_attn_config.num_heads", "linear_num_heads"}, NEAP_FIELD_INT, false, 0, NEAP_IN_KIMI, 1, 4096, 0, NULL,
      AT(kda_heads)},
-    {{"linear_attn_config.head_dim", "linear_head_dim"}, NEAP_FIELD_INT, false, 0, NEAP_IN_KIMI, 1, 256, 0, NULL, AT(kda_dim)},
-    {{"linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim"}, NEAP_FIELD_INT, false, 0, NEAP_IN_KIMI, 1, 8, 0,
-     NULL, AT(conv_k)},
-    {{"linear_attn_config.use_full_rank_gate"}, NEAP_FIELD_BOOL, true, 0, NEAP_IN_KIMI, 0, 1, 0, NULL, AT(is_gate_full_rank)},
+    {{"linear_attn_config.head_dim", "linear_head_dim"}, NEAP_FIELD_INT, false, 0, NEAP_IN_KIMI, 1, 256, 0, NULL,
+     AT(kda_dim)},
+    {{"linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim"}, NEAP_FIELD_INT, false, 0, NEAP_IN_KIMI,
+     1, 8, 0, NULL, AT(conv_k)},
+    {{"linear_attn_config.use_full_rank_gate"}, NEAP_FIELD_BOOL, true, 0, NEAP_IN_KIMI, 0, 1, 0, NULL,
+     AT(is_gate_full_rank)},
     {{"linear_attn_config.gate_lower_bound"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_KIMI, -100, -1e-6, 0, NULL,
      AT(gate_lower_bound)},
-    {{"linear_attn_config.kda_layers"}, NEAP_FIELD_INTS, false, 0, NEAP_IN_KIMI, 1, NEAP_LAYERS_MAX, 0, NULL, AT(kda_layers)},
+    {{"linear_attn_config.kda_layers"}, NEAP_FIELD_INTS, false, 0, NEAP_IN_KIMI, 1, NEAP_LAYERS_MAX, 0, NULL,
+     AT(kda_layers)},
     {{"linear_attn_config.full_attn_layers"}, NEAP_FIELD_INTS, false, 0, NEAP_IN_KIMI, 1, NEAP_LAYERS_MAX, 0, NULL,
      AT(full_layers)},
     {{"layer_types"}, NEAP_FIELD_TEXTS, true, 0, NEAP_IN_KIMI, 0, 0, 0, NULL, AT(layer_types)},
@@ -65,12 +69,14 @@ static const neap_config_field fields[] = {
     {{"moe_intermediate_size"}, INT(moe_intermediate, 1, DIM_MAX, 0)},
     {{"num_experts", "n_routed_experts", "num_local_experts"}, NEAP_FIELD_INT, true, 0, NEAP_IN_ALL, 1, 65536, 0, NULL,
      AT(n_experts)},
-    {{"num_experts_per_token", "num_experts_per_tok"}, NEAP_FIELD_INT, true, 0, NEAP_IN_ALL, 1, 1024, 0, NULL, AT(top_k)},
+    {{"num_experts_per_token", "num_experts_per_tok"}, NEAP_FIELD_INT, true, 0, NEAP_IN_ALL, 1, 1024, 0, NULL,
+     AT(top_k)},
     {{"num_shared_experts", "n_shared_experts"}, NEAP_FIELD_INT, true, 0, NEAP_IN_ALL, 0, 1024, 0, NULL, AT(n_shared)},
     {{"first_k_dense_replace"}, NEAP_FIELD_INT, true, 0, NEAP_IN_ALL, 0, NEAP_LAYERS_MAX, -1, NULL, AT(first_dense)},
     {{"moe_layer_freq"}, NEAP_FIELD_INT, true, 0, NEAP_IN_ALL, 1, NEAP_LAYERS_MAX, 1, NULL, AT(moe_freq)},
     {{"mlp_layer_types"}, NEAP_FIELD_TEXTS, true, 0, NEAP_IN_ALL, 0, 0, 0, NULL, AT(mlp_types)},
-    {{"moe_router_activation_func", "scoring_func"}, NEAP_FIELD_TEXT, true, 0, NEAP_IN_ALL, 0, 0, 0, "sigmoid", AT(router_act)},
+    {{"moe_router_activation_func", "scoring_func"}, NEAP_FIELD_TEXT, true, 0, NEAP_IN_ALL, 0, 0, 0, "sigmoid",
+     AT(router_act)},
     {{"topk_method"}, NEAP_FIELD_TEXT, true, 0, NEAP_IN_ALL, 0, 0, 0, "noaux_tc", AT(topk_method)},
     {{"moe_renormalize", "norm_topk_prob"}, NEAP_FIELD_BOOL, true, 0, NEAP_IN_ALL, 0, 1, 1, NULL, AT(is_renormalized)},
     {{"routed_scaling_factor"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_ALL, 1e-6, 1e6, 1, NULL, AT(routed_scale)},
@@ -86,42 +92,47 @@ static const neap_config_field fields[] = {
      NEAP_IN_ALL, 1, 1 << 24, 0, NULL, AT(index_topk)},
     {{"index_n_heads", "dsa_config.index_n_heads", "dsa_config.n_heads", "dsa_config.num_heads"}, NEAP_FIELD_INT, false,
      NEAP_IN_DSA, NEAP_IN_ALL, 1, 1024, 0, NULL, AT(index_heads)},
-    {{"index_head_dim", "dsa_config.index_head_dim", "dsa_config.head_dim"}, NEAP_FIELD_INT, false, NEAP_IN_DSA, NEAP_IN_ALL, 1,
-     1024, 0, NULL, AT(index_dim)},
-    {{"indexer_types", "dsa_config.indexer_types"}, NEAP_FIELD_TEXTS, true, 0, NEAP_IN_ALL, 0, 0, 0, NULL, AT(indexer_types)},
+    {{"index_head_dim", "dsa_config.index_head_dim", "dsa_config.head_dim"}, NEAP_FIELD_INT, false, NEAP_IN_DSA,
+     NEAP_IN_ALL, 1, 1024, 0, NULL, AT(index_dim)},
+    {{"indexer_types", "dsa_config.indexer_types"}, NEAP_FIELD_TEXTS, true, 0, NEAP_IN_ALL, 0, 0, 0, NULL,
+     AT(indexer_types)},
     {{"index_topk_pattern", "dsa_config.index_topk_pattern"}, NEAP_FIELD_TEXT, true, 0, NEAP_IN_ALL, 0, 0, 0, NULL,
      AT(index_pattern)},
-    {{"index_topk_freq", "dsa_config.index_topk_freq"}, NEAP_FIELD_INT, true, 0, NEAP_IN_ALL, 1, NEAP_LAYERS_MAX, 1, NULL,
-     AT(index_freq)},
-    {{"index_skip_topk_offset", "dsa_config.index_skip_topk_offset"}, NEAP_FIELD_INT, true, 0, NEAP_IN_ALL, 0, NEAP_LAYERS_MAX,
-     2, NULL, AT(index_offset)},
-    {{"index_kpool", "dsa_config.index_kpool"}, NEAP_FIELD_INT, true, 0, NEAP_IN_ALL, 1, 4096, 1, NULL, AT(index_kpool)},
+    {{"index_topk_freq", "dsa_config.index_topk_freq"}, NEAP_FIELD_INT, true, 0, NEAP_IN_ALL, 1, NEAP_LAYERS_MAX, 1,
+     NULL, AT(index_freq)},
+    {{"index_skip_topk_offset", "dsa_config.index_skip_topk_offset"}, NEAP_FIELD_INT, true, 0, NEAP_IN_ALL, 0,
+     NEAP_LAYERS_MAX, 2, NULL, AT(index_offset)},
+    {{"index_kpool", "dsa_config.index_kpool"}, NEAP_FIELD_INT, true, 0, NEAP_IN_ALL, 1, 4096, 1, NULL,
+     AT(index_kpool)},
 
     /* RoPE of the two ancestors; the Kimi families have none */
-    {{"rope_parameters.rope_type", "rope_parameters.type", "rope_scaling.rope_type", "rope_scaling.type"}, NEAP_FIELD_TEXT, true,
-     0, NEAP_IN_DSA, 0, 0, 0, "default", AT(rope_type)},
-    {{"rope_parameters.rope_theta", "rope_scaling.rope_theta", "rope_theta"}, NEAP_FIELD_REAL, false, NEAP_IN_DSA, NEAP_IN_DSA,
-     1.0001, 1e12, 0, NULL, AT(rope_theta)},
-    {{"rope_parameters.factor", "rope_scaling.factor"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 1, 1e6, 0, NULL, AT(rope_factor)},
-    {{"rope_parameters.original_max_position_embeddings", "rope_scaling.original_max_position_embeddings"}, NEAP_FIELD_REAL,
-     true, 0, NEAP_IN_DSA, 1, 2147483647, 0, NULL, AT(rope_original)},
-    {{"rope_parameters.beta_fast", "rope_scaling.beta_fast"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 1e-3, 1e6, 32, NULL,
-     AT(rope_beta_fast)},
+    {{"rope_parameters.rope_type", "rope_parameters.type", "rope_scaling.rope_type", "rope_scaling.type"},
+     NEAP_FIELD_TEXT, true, 0, NEAP_IN_DSA, 0, 0, 0, "default", AT(rope_type)},
+    {{"rope_parameters.rope_theta", "rope_scaling.rope_theta", "rope_theta"}, NEAP_FIELD_REAL, false, NEAP_IN_DSA,
+     NEAP_IN_DSA, 1.0001, 1e12, 0, NULL, AT(rope_theta)},
+    {{"rope_parameters.factor", "rope_scaling.factor"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 1, 1e6, 0, NULL,
+     AT(rope_factor)},
+    {{"rope_parameters.original_max_position_embeddings", "rope_scaling.original_max_position_embeddings"},
+     NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 1, 2147483647, 0, NULL, AT(rope_original)},
+    {{"rope_parameters.beta_fast", "rope_scaling.beta_fast"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 1e-3, 1e6, 32,
+     NULL, AT(rope_beta_fast)},
     {{"rope_parameters.beta_slow", "rope_scaling.beta_slow"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 1e-3, 1e6, 1, NULL,
      AT(rope_beta_slow)},
-    {{"rope_parameters.mscale", "rope_scaling.mscale"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 0, 100, 0, NULL, AT(rope_mscale)},
-    {{"rope_parameters.mscale_all_dim", "rope_scaling.mscale_all_dim"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 0, 100, 0, NULL,
-     AT(rope_mscale_all)},
-    {{"rope_parameters.attention_factor", "rope_scaling.attention_factor"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 1e-3, 1e3, 0,
-     NULL, AT(rope_attention_factor)},
-    {{"rope_parameters.partial_rotary_factor", "partial_rotary_factor"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 1e-3, 1, 1, NULL,
-     AT(rope_partial)},
+    {{"rope_parameters.mscale", "rope_scaling.mscale"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 0, 100, 0, NULL,
+     AT(rope_mscale)},
+    {{"rope_parameters.mscale_all_dim", "rope_scaling.mscale_all_dim"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 0,
+     100, 0, NULL, AT(rope_mscale_all)},
+    {{"rope_parameters.attention_factor", "rope_scaling.attention_factor"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA,
+     1e-3, 1e3, 0, NULL, AT(rope_attention_factor)},
+    {{"rope_parameters.partial_rotary_factor", "partial_rotary_factor"}, NEAP_FIELD_REAL, true, 0, NEAP_IN_DSA, 1e-3,
+     1, 1, NULL, AT(rope_partial)},
     {{"rope_parameters.truncate", "rope_scaling.truncate"}, NEAP_FIELD_BOOL, true, 0, NEAP_IN_DSA, 0, 1, 1, NULL,
      AT(rope_truncate)},
-    {{"indexer_rope_interleave", "dsa_config.indexer_rope_interleave"}, NEAP_FIELD_SWITCH, true, 0, NEAP_IN_ALL, 0, 1, -1, NULL,
-     AT(index_interleave)},
+    {{"indexer_rope_interleave", "dsa_config.indexer_rope_interleave"}, NEAP_FIELD_SWITCH, true, 0, NEAP_IN_ALL, 0,
+     1, -1, NULL, AT(index_interleave)},
     {{"rope_interleave"}, NEAP_FIELD_BOOL, true, 0, NEAP_IN_DSA, 0, 1, 1, NULL, AT(rope_interleave)},
 };
+/* clang-format on */
 
 const neap_config_field *neap_config_fields(size_t *n) {
     *n = sizeof fields / sizeof fields[0];
@@ -142,28 +153,29 @@ static const char *type_name(neap_field_type t) {
 }
 
 static const char *json_name(const neap_json *j) {
-    static const char *const names[] = {"null", "a boolean", "an integer", "a number with a fraction", "a string", "an array",
-                                        "an object"};
+    static const char *const names[] = {"null",     "a boolean", "an integer", "a number with a fraction",
+                                        "a string", "an array",  "an object"};
     return names[neap_json_type_of(j)];
 }
 
 neap_status neap_config_ints(const neap_config_reader *r, const neap_json *j, const char *name, double min, double max,
                              neap_int_list *out) {
-    NEAP_CHECK(neap_json_type_of(j) == NEAP_JSON_ARRAY, NEAP_BAD_FILE, "%s: %s%s must be an array of integers, found %s", r->what,
-               r->text_prefix, name, json_name(j));
+    NEAP_CHECK(neap_json_type_of(j) == NEAP_JSON_ARRAY, NEAP_BAD_FILE,
+               "%s: %s%s must be an array of integers, found %s", r->what, r->text_prefix, name, json_name(j));
     size_t n = neap_json_size(j);
-    NEAP_CHECK(n <= NEAP_LIST_MAX, NEAP_BAD_FILE, "%s: %s%s has %zu entries, the limit is %d", r->what, r->text_prefix, name, n,
-               NEAP_LIST_MAX);
+    NEAP_CHECK(n <= NEAP_LIST_MAX, NEAP_BAD_FILE, "%s: %s%s has %zu entries, the limit is %d", r->what, r->text_prefix,
+               name, n, NEAP_LIST_MAX);
     void *p = NULL;
     NEAP_TRY(neap_arena_array(r->m->arena, n, sizeof(int64_t), &p));
     int64_t *v = p;
     for (size_t i = 0; i < n; i++) {
         const neap_json *e = neap_json_at(j, i);
-        NEAP_CHECK(neap_json_type_of(e) == NEAP_JSON_INT, NEAP_BAD_FILE, "%s: %s%s[%zu] must be an integer, found %s", r->what,
-                   r->text_prefix, name, i, json_name(e));
+        NEAP_CHECK(neap_json_type_of(e) == NEAP_JSON_INT, NEAP_BAD_FILE, "%s: %s%s[%zu] must be an integer, found %s",
+                   r->what, r->text_prefix, name, i, json_name(e));
         v[i] = neap_json_int(e);
-        NEAP_CHECK(v[i] >= (int64_t)min && v[i] <= (int64_t)max, NEAP_BAD_FILE, "%s: %s%s[%zu] is %lld, must be %lld .. %lld",
-                   r->what, r->text_prefix, name, i, (long long)v[i], (long long)min, (long long)max);
+        NEAP_CHECK(v[i] >= (int64_t)min && v[i] <= (int64_t)max, NEAP_BAD_FILE,
+                   "%s: %s%s[%zu] is %lld, must be %lld .. %lld", r->what, r->text_prefix, name, i, (long long)v[i],
+                   (long long)min, (long long)max);
     }
     *out = (neap_int_list){.n = (int64_t)n, .v = v};
     return NEAP_OK;
@@ -171,15 +183,15 @@ neap_status neap_config_ints(const neap_config_reader *r, const neap_json *j, co
 
 static neap_status read_texts(const neap_config_reader *r, const neap_json *j, const char *name, neap_text_list *out) {
     size_t n = neap_json_size(j);
-    NEAP_CHECK(n <= NEAP_LIST_MAX, NEAP_BAD_FILE, "%s: %s%s has %zu entries, the limit is %d", r->what, r->text_prefix, name, n,
-               NEAP_LIST_MAX);
+    NEAP_CHECK(n <= NEAP_LIST_MAX, NEAP_BAD_FILE, "%s: %s%s has %zu entries, the limit is %d", r->what, r->text_prefix,
+               name, n, NEAP_LIST_MAX);
     void *p = NULL;
     NEAP_TRY(neap_arena_array(r->m->arena, n, sizeof(const char *), &p));
     const char **v = p;
     for (size_t i = 0; i < n; i++) {
         const neap_json *e = neap_json_at(j, i);
-        NEAP_CHECK(neap_json_type_of(e) == NEAP_JSON_STRING, NEAP_BAD_FILE, "%s: %s%s[%zu] must be a string, found %s", r->what,
-                   r->text_prefix, name, i, json_name(e));
+        NEAP_CHECK(neap_json_type_of(e) == NEAP_JSON_STRING, NEAP_BAD_FILE, "%s: %s%s[%zu] must be a string, found %s",
+                   r->what, r->text_prefix, name, i, json_name(e));
         NEAP_TRY(neap_arena_strdup(r->m->arena, neap_json_string(e, NULL), &v[i]));
     }
     *out = (neap_text_list){.n = (int64_t)n, .v = v};
@@ -218,20 +230,22 @@ static bool has_type(const neap_config_field *f, const neap_json *j) {
     return false;
 }
 
-static neap_status check_range(const neap_config_reader *r, const neap_config_field *f, const char *path, const neap_json *j) {
+static neap_status check_range(const neap_config_reader *r, const neap_config_field *f, const char *path,
+                               const neap_json *j) {
     if (f->type == NEAP_FIELD_INT) {
         long long v = (long long)neap_json_int(j);
-        NEAP_CHECK(v >= (long long)f->min && v <= (long long)f->max, NEAP_BAD_FILE, "%s: %s%s is %lld, must be %lld .. %lld",
-                   r->what, r->text_prefix, path, v, (long long)f->min, (long long)f->max);
+        NEAP_CHECK(v >= (long long)f->min && v <= (long long)f->max, NEAP_BAD_FILE,
+                   "%s: %s%s is %lld, must be %lld .. %lld", r->what, r->text_prefix, path, v, (long long)f->min,
+                   (long long)f->max);
     } else if (f->type == NEAP_FIELD_REAL) {
         double v = neap_json_real(j);
-        NEAP_CHECK(v >= f->min && v <= f->max, NEAP_BAD_FILE, "%s: %s%s is %g, must be %g .. %g", r->what, r->text_prefix, path,
-                   v, f->min, f->max);
+        NEAP_CHECK(v >= f->min && v <= f->max, NEAP_BAD_FILE, "%s: %s%s is %g, must be %g .. %g", r->what,
+                   r->text_prefix, path, v, f->min, f->max);
     } else if (f->type == NEAP_FIELD_TEXT) {
         size_t n = 0;
         (void)neap_json_string(j, &n);
-        NEAP_CHECK(n <= NEAP_LIST_MAX, NEAP_BAD_FILE, "%s: %s%s has %zu bytes, the limit is %d", r->what, r->text_prefix, path, n,
-                   NEAP_LIST_MAX);
+        NEAP_CHECK(n <= NEAP_LIST_MAX, NEAP_BAD_FILE, "%s: %s%s has %zu bytes, the limit is %d", r->what,
+                   r->text_prefix, path, n, NEAP_LIST_MAX);
     }
     return NEAP_OK;
 }
@@ -328,8 +342,8 @@ static neap_status read_field(neap_config_reader *r, const neap_config_field *f)
         NEAP_CHECK(has_type(f, j), NEAP_BAD_FILE, "%s: %s%s must be %s, found %s", r->what, r->text_prefix, f->paths[i],
                    type_name(f->type), json_name(j));
         NEAP_TRY(check_range(r, f, f->paths[i], j));
-        NEAP_CHECK(found == NULL || is_same(f, found, j), NEAP_BAD_FILE, "%s: %s%s and %s%s disagree", r->what, r->text_prefix,
-                   path, r->text_prefix, f->paths[i]);
+        NEAP_CHECK(found == NULL || is_same(f, found, j), NEAP_BAD_FILE, "%s: %s%s and %s%s disagree", r->what,
+                   r->text_prefix, path, r->text_prefix, f->paths[i]);
         if (found == NULL) {
             found = j;
             path = f->paths[i];

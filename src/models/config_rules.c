@@ -27,8 +27,8 @@ static bool is_kimi(const neap_config_reader *r) { return ((1u << r->m->family) 
 
 static neap_status map_lists(const neap_config_reader *r, layer_map *map) {
     const neap_config_values *v = &r->v;
-    RULE(v->kda_layers.v != NULL && v->full_layers.v != NULL, "%s: linear_attn_config needs kda_layers and full_attn_layers",
-         r->what);
+    RULE(v->kda_layers.v != NULL && v->full_layers.v != NULL,
+         "%s: linear_attn_config needs kda_layers and full_attn_layers", r->what);
     int64_t n = v->kda_layers.n + v->full_layers.n;
     RULE(n == v->n_layers, "%s: kda_layers and full_attn_layers hold %lld layers, num_hidden_layers is %lld", r->what,
          (long long)n, (long long)v->n_layers);
@@ -38,7 +38,8 @@ static neap_status map_lists(const neap_config_reader *r, layer_map *map) {
         int64_t layer = is_mla ? v->full_layers.v[i - v->kda_layers.n] : v->kda_layers.v[i];
         RULE(layer >= 1 && layer <= v->n_layers, "%s: layer %lld of %s is not in 1 .. %lld", r->what, (long long)layer,
              is_mla ? "full_attn_layers" : "kda_layers", (long long)v->n_layers);
-        RULE(!seen[layer - 1], "%s: layer %lld is listed twice in kda_layers and full_attn_layers", r->what, (long long)layer);
+        RULE(!seen[layer - 1], "%s: layer %lld is listed twice in kda_layers and full_attn_layers", r->what,
+             (long long)layer);
         seen[layer - 1] = true;
         map->is_mla[layer - 1] = is_mla;
     }
@@ -53,7 +54,8 @@ static neap_status map_types(const neap_config_reader *r, layer_map *map, bool h
     for (int64_t i = 0; i < t->n; i++) {
         bool is_mla = strcmp(t->v[i], "full_attention") == 0;
         RULE(is_mla || strcmp(t->v[i], "linear_attention") == 0,
-             "%s: layer_types[%lld] is '%.40s', must be linear_attention or full_attention", r->what, (long long)i, t->v[i]);
+             "%s: layer_types[%lld] is '%.40s', must be linear_attention or full_attention", r->what, (long long)i,
+             t->v[i]);
         RULE(!has_lists || map->is_mla[i] == is_mla, "%s: layer_types[%lld] disagrees with linear_attn_config", r->what,
              (long long)i);
         map->is_mla[i] = is_mla;
@@ -79,16 +81,17 @@ static neap_status map_moe(neap_config_reader *r, layer_map *map) {
     neap_config_values *v = &r->v;
     bool has_types = v->mlp_types.v != NULL, has_first = v->first_dense >= 0;
     if (!has_first) v->first_dense = is_kimi(r) ? 0 : 3;
-    RULE(!has_types || v->mlp_types.n == v->n_layers, "%s: mlp_layer_types has %lld entries, num_hidden_layers is %lld", r->what,
-         (long long)v->mlp_types.n, (long long)v->n_layers);
+    RULE(!has_types || v->mlp_types.n == v->n_layers, "%s: mlp_layer_types has %lld entries, num_hidden_layers is %lld",
+         r->what, (long long)v->mlp_types.n, (long long)v->n_layers);
     for (int64_t i = 0; i < v->n_layers + v->n_mtp; i++) {
         bool is_moe = i >= v->first_dense && i % v->moe_freq == 0;
         if (has_types && i < v->n_layers) {
             bool is_sparse = strcmp(v->mlp_types.v[i], "sparse") == 0;
-            RULE(is_sparse || strcmp(v->mlp_types.v[i], "dense") == 0, "%s: mlp_layer_types[%lld] is '%.40s', must be dense or sparse",
-                 r->what, (long long)i, v->mlp_types.v[i]);
-            RULE(!has_first || is_sparse == is_moe, "%s: mlp_layer_types[%lld] disagrees with first_k_dense_replace", r->what,
-                 (long long)i);
+            RULE(is_sparse || strcmp(v->mlp_types.v[i], "dense") == 0,
+                 "%s: mlp_layer_types[%lld] is '%.40s', must be dense or sparse", r->what, (long long)i,
+                 v->mlp_types.v[i]);
+            RULE(!has_first || is_sparse == is_moe, "%s: mlp_layer_types[%lld] disagrees with first_k_dense_replace",
+                 r->what, (long long)i);
             is_moe = is_sparse;
         }
         if (has_types && !has_first && i >= v->n_layers) is_moe = map->is_moe[v->n_layers - 1];
@@ -105,7 +108,8 @@ static neap_status map_sharing(const neap_config_reader *r, layer_map *map) {
     const neap_text_list *t = &v->indexer_types;
     int64_t n_pattern = v->index_pattern != NULL ? (int64_t)strlen(v->index_pattern) : 0;
     RULE(t->v == NULL || t->n == map->n_mla || t->n == map->n_mla + v->n_mtp,
-         "%s: indexer_types has %lld entries, there are %lld MLA layers", r->what, (long long)t->n, (long long)map->n_mla);
+         "%s: indexer_types has %lld entries, there are %lld MLA layers", r->what, (long long)t->n,
+         (long long)map->n_mla);
     RULE(v->index_pattern == NULL || n_pattern == map->n_mla || n_pattern == map->n_mla + v->n_mtp,
          "%s: index_topk_pattern has %lld letters, there are %lld MLA layers", r->what, (long long)n_pattern,
          (long long)map->n_mla);
@@ -120,11 +124,11 @@ static neap_status map_sharing(const neap_config_reader *r, layer_map *map) {
         }
         if (t->v != NULL) {
             is_shared = strcmp(t->v[i], "shared") == 0;
-            RULE(is_shared || strcmp(t->v[i], "full") == 0, "%s: indexer_types[%lld] is '%.40s', must be full or shared", r->what,
-                 (long long)i, t->v[i]);
+            RULE(is_shared || strcmp(t->v[i], "full") == 0,
+                 "%s: indexer_types[%lld] is '%.40s', must be full or shared", r->what, (long long)i, t->v[i]);
         }
-        RULE(!is_shared || i > 0, "%s: the first MLA layer has no earlier selection to share (indexer_types, index_topk_freq)",
-             r->what);
+        RULE(!is_shared || i > 0,
+             "%s: the first MLA layer has no earlier selection to share (indexer_types, index_topk_freq)", r->what);
         map->is_shared[layer] = is_shared;
         i++;
     }
@@ -142,7 +146,8 @@ static neap_status settle_family(neap_config_reader *r) {
     if (r->m->family == NEAP_FAMILY_KIMI_LINEAR && is_k3) r->m->family = NEAP_FAMILY_KIMI_K3;
     if (r->m->family == NEAP_FAMILY_KIMI_K3 && has_index) r->m->family = NEAP_FAMILY_KIMI_K31;
     has_index = has_index || r->m->family == NEAP_FAMILY_KIMI_K31;
-    RULE(!has_index || v->index_topk > 0, "%s: the indexer's top-k is missing (%sdsa_config.index_topk)", r->what, r->text_prefix);
+    RULE(!has_index || v->index_topk > 0, "%s: the indexer's top-k is missing (%sdsa_config.index_topk)", r->what,
+         r->text_prefix);
     return NEAP_OK;
 }
 
@@ -150,12 +155,12 @@ static neap_status check_unsupported(const neap_config_reader *r) {
     const neap_config_values *v = &r->v;
     NEAP_CHECK(!v->has_attention_bias, NEAP_UNSUPPORTED, "%s: attention_bias true is not supported", r->what);
     NEAP_CHECK(!v->has_mlp_bias, NEAP_UNSUPPORTED, "%s: mlp_bias true is not supported", r->what);
-    NEAP_CHECK(!is_kimi(r) || v->is_nope, NEAP_UNSUPPORTED, "%s: mla_use_nope false (rotated MLA) is not supported for this family",
-               r->what);
-    NEAP_CHECK(v->index_kpool <= 1, NEAP_UNSUPPORTED, "%s: index_kpool %lld (pooled index keys) is not supported", r->what,
-               (long long)v->index_kpool);
-    NEAP_CHECK(strcmp(v->topk_method, "noaux_tc") == 0, NEAP_UNSUPPORTED, "%s: topk_method '%.40s' is not supported (noaux_tc)",
-               r->what, v->topk_method);
+    NEAP_CHECK(!is_kimi(r) || v->is_nope, NEAP_UNSUPPORTED,
+               "%s: mla_use_nope false (rotated MLA) is not supported for this family", r->what);
+    NEAP_CHECK(v->index_kpool <= 1, NEAP_UNSUPPORTED, "%s: index_kpool %lld (pooled index keys) is not supported",
+               r->what, (long long)v->index_kpool);
+    NEAP_CHECK(strcmp(v->topk_method, "noaux_tc") == 0, NEAP_UNSUPPORTED,
+               "%s: topk_method '%.40s' is not supported (noaux_tc)", r->what, v->topk_method);
     NEAP_CHECK(strcmp(v->router_act, "sigmoid") == 0 || strcmp(v->router_act, "softmax") == 0, NEAP_UNSUPPORTED,
                "%s: moe_router_activation_func '%.40s' is not supported (sigmoid, softmax)", r->what, v->router_act);
     return NEAP_OK;
@@ -164,8 +169,8 @@ static neap_status check_unsupported(const neap_config_reader *r) {
 static neap_status check_attention(const neap_config_reader *r, const layer_map *map) {
     const neap_config_values *v = &r->v;
     RULE(v->n_kv_heads == 0 || v->n_kv_heads == v->n_heads,
-         "%s: num_key_value_heads %lld differs from num_attention_heads %lld; MLA has as many", r->what, (long long)v->n_kv_heads,
-         (long long)v->n_heads);
+         "%s: num_key_value_heads %lld differs from num_attention_heads %lld; MLA has as many", r->what,
+         (long long)v->n_kv_heads, (long long)v->n_heads);
     if (map->n_kda > 0) {
         RULE(v->kda_heads > 0, "%s: linear_attn_config.num_heads is missing", r->what);
         RULE(v->kda_dim > 0, "%s: linear_attn_config.head_dim is missing", r->what);
@@ -185,8 +190,8 @@ static neap_status check_index(const neap_config_reader *r, const layer_map *map
     if (v->index_topk == 0) return NEAP_OK;
     RULE(map->n_mla > 0, "%s: index_topk %lld, but the model has no MLA layer", r->what, (long long)v->index_topk);
     RULE(v->q_lora > 0, "%s: q_lora_rank is missing; the indexer needs it", r->what);
-    RULE(is_kimi(r) || v->index_dim >= v->d_rope, "%s: index_head_dim %lld is smaller than qk_rope_head_dim %lld", r->what,
-         (long long)v->index_dim, (long long)v->d_rope);
+    RULE(is_kimi(r) || v->index_dim >= v->d_rope, "%s: index_head_dim %lld is smaller than qk_rope_head_dim %lld",
+         r->what, (long long)v->index_dim, (long long)v->d_rope);
     if (v->dsa_layers.v == NULL) return NEAP_OK;
     RULE(v->dsa_layers.n == map->n_mla, "%s: dsa_config lists %lld layers, there are %lld MLA layers", r->what,
          (long long)v->dsa_layers.n, (long long)map->n_mla);
@@ -194,7 +199,8 @@ static neap_status check_index(const neap_config_reader *r, const layer_map *map
     for (int64_t i = 0; i < v->dsa_layers.n; i++) {
         int64_t layer = v->dsa_layers.v[i];
         RULE(layer >= 1 && layer <= v->n_layers && map->is_mla[layer - 1] && !seen[layer - 1],
-             "%s: dsa_config lists layer %lld, which is not an MLA layer or is listed twice", r->what, (long long)layer);
+             "%s: dsa_config lists layer %lld, which is not an MLA layer or is listed twice", r->what,
+             (long long)layer);
         seen[layer - 1] = true;
     }
     return NEAP_OK;
@@ -208,8 +214,8 @@ static neap_status check_feed_forward(neap_config_reader *r, const layer_map *ma
     RULE(v->n_experts > 0, "%s: num_experts is missing", r->what);
     RULE(v->top_k > 0, "%s: num_experts_per_token is missing", r->what);
     RULE(v->moe_intermediate > 0, "%s: moe_intermediate_size is missing", r->what);
-    RULE(v->top_k <= v->n_experts, "%s: num_experts_per_token %lld is larger than num_experts %lld", r->what, (long long)v->top_k,
-         (long long)v->n_experts);
+    RULE(v->top_k <= v->n_experts, "%s: num_experts_per_token %lld is larger than num_experts %lld", r->what,
+         (long long)v->top_k, (long long)v->n_experts);
     RULE(v->n_shared <= v->n_experts, "%s: num_shared_experts %lld is larger than num_experts %lld", r->what,
          (long long)v->n_shared, (long long)v->n_experts);
     if (!v->is_grouped) v->n_groups = v->topk_groups = 1;
@@ -218,9 +224,11 @@ static neap_status check_feed_forward(neap_config_reader *r, const layer_map *ma
     RULE(v->topk_groups <= v->n_groups, "%s: topk_group %lld is larger than the number of groups %lld", r->what,
          (long long)v->topk_groups, (long long)v->n_groups);
     int64_t group = v->n_experts / v->n_groups;
-    RULE(v->n_groups == 1 || group >= 2, "%s: expert groups of %lld; a group is scored by its two best", r->what, (long long)group);
-    RULE(v->top_k <= v->topk_groups * group, "%s: num_experts_per_token %lld is larger than the %lld experts of the chosen groups",
-         r->what, (long long)v->top_k, (long long)(v->topk_groups * group));
+    RULE(v->n_groups == 1 || group >= 2, "%s: expert groups of %lld; a group is scored by its two best", r->what,
+         (long long)group);
+    RULE(v->top_k <= v->topk_groups * group,
+         "%s: num_experts_per_token %lld is larger than the %lld experts of the chosen groups", r->what,
+         (long long)v->top_k, (long long)(v->topk_groups * group));
     RULE(!v->has_latent_norm || v->latent > 0, "%s: latent_moe_use_norm without routed_expert_hidden_size", r->what);
     return NEAP_OK;
 }
@@ -234,8 +242,8 @@ static neap_status fill_activation(const neap_config_reader *r, neap_act *act) {
         *act = (neap_act){.kind = NEAP_ACT_SILU};
         return NEAP_OK;
     }
-    NEAP_CHECK(strcmp(name, "situ") == 0 && is_kimi(r), NEAP_UNSUPPORTED, "%s: hidden_act '%.40s' is not supported (silu%s)",
-               r->what, name, is_kimi(r) ? ", situ" : "");
+    NEAP_CHECK(strcmp(name, "situ") == 0 && is_kimi(r), NEAP_UNSUPPORTED,
+               "%s: hidden_act '%.40s' is not supported (silu%s)", r->what, name, is_kimi(r) ? ", situ" : "");
     /* beta null or 0 means 1; linear_beta null means that the up branch is left alone. */
     float beta = v->situ_beta > 0 ? (float)v->situ_beta : 1.0f;
     *act = (neap_act){.kind = NEAP_ACT_SITU, .beta = beta, .linear_beta = (float)v->situ_linear_beta};

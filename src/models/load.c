@@ -31,8 +31,8 @@ static neap_status take_options(neap_model_options *to, const neap_model_options
     size_t n = from->struct_size < sizeof *to ? from->struct_size : sizeof *to;
     memcpy(to, from, n);
     to->struct_size = sizeof *to;
-    NEAP_CHECK(to->n_threads >= 0 && to->n_threads <= 4096, NEAP_INVALID_ARGUMENT, "model options: n_threads is %d, must be 0 .. 4096",
-               to->n_threads);
+    NEAP_CHECK(to->n_threads >= 0 && to->n_threads <= 4096, NEAP_INVALID_ARGUMENT,
+               "model options: n_threads is %d, must be 0 .. 4096", to->n_threads);
     if (to->n_threads == 0) to->n_threads = neap_default_threads();
     return NEAP_OK;
 }
@@ -47,9 +47,10 @@ static neap_mla_spec *first_mla(neap_network *net) {
 
 static neap_status rows_of(const neap_model *m, const neap_checkpoint *c, const char *name, int64_t max, int32_t *out) {
     const neap_stored_tensor *t = neap_checkpoint_find(c, name);
-    NEAP_CHECK(t != NULL, NEAP_BAD_FILE, "%s: %s is missing, and config.json does not give its size either", m->dir, name);
-    NEAP_CHECK(t->rank == 2 && t->shape[0] >= 1 && t->shape[0] <= max, NEAP_BAD_FILE, "%s: %s must have 1 .. %lld rows", m->dir,
-               name, (long long)max);
+    NEAP_CHECK(t != NULL, NEAP_BAD_FILE, "%s: %s is missing, and config.json does not give its size either", m->dir,
+               name);
+    NEAP_CHECK(t->rank == 2 && t->shape[0] >= 1 && t->shape[0] <= max, NEAP_BAD_FILE, "%s: %s must have 1 .. %lld rows",
+               m->dir, name, (long long)max);
     *out = (int32_t)t->shape[0];
     return NEAP_OK;
 }
@@ -84,20 +85,23 @@ static neap_status settle_index(neap_model *m, const neap_checkpoint *c) {
 static neap_status open_tokenizer(neap_model *m) {
     char path[4096];
     int n = snprintf(path, sizeof path, "%s/tiktoken.model", m->dir);
-    NEAP_CHECK(n > 0 && (size_t)n < sizeof path, NEAP_INVALID_ARGUMENT, "the path is longer than %zu bytes", sizeof path - 1);
+    NEAP_CHECK(n > 0 && (size_t)n < sizeof path, NEAP_INVALID_ARGUMENT, "the path is longer than %zu bytes",
+               sizeof path - 1);
     struct stat st;
     if (lstat(path, &st) != 0 && errno == ENOENT) return NEAP_OK;
     NEAP_TRY(neap_tokenizer_open(&m->tokenizer, m->dir));
     int32_t vocab = neap_tokenizer_vocab(m->tokenizer);
-    NEAP_CHECK(vocab <= m->net.vocab, NEAP_BAD_FILE, "%s: the tokenizer has %d ids, the embedding only %d rows", path, vocab,
-               m->net.vocab);
+    NEAP_CHECK(vocab <= m->net.vocab, NEAP_BAD_FILE, "%s: the tokenizer has %d ids, the embedding only %d rows", path,
+               vocab, m->net.vocab);
     return NEAP_OK;
 }
 
 /* "BF16", "BF16 + MXFP4 experts", "F32": dense kinds by falling precision, then what only the experts have. */
 static neap_status name_formats(neap_model *m, const neap_matches *t) {
-    static const char *const names[NEAP_MATRIX_KINDS] = {
-        [NEAP_MATRIX_F32] = "F32", [NEAP_MATRIX_BF16] = "BF16", [NEAP_MATRIX_FP8] = "FP8", [NEAP_MATRIX_MXFP4] = "MXFP4"};
+    static const char *const names[NEAP_MATRIX_KINDS] = {[NEAP_MATRIX_F32] = "F32",
+                                                         [NEAP_MATRIX_BF16] = "BF16",
+                                                         [NEAP_MATRIX_FP8] = "FP8",
+                                                         [NEAP_MATRIX_MXFP4] = "MXFP4"};
     char text[128] = "";
     size_t n = 0;
     for (int pass = 0; pass < 2; pass++) {
@@ -115,12 +119,14 @@ static neap_status name_formats(neap_model *m, const neap_matches *t) {
 
 static neap_status check_memory(const neap_model *m) {
     uint64_t available = neap_memory_available();
-    NEAP_CHECK(m->packed_bytes <= available, NEAP_NO_MEMORY, "%s: the weights need %.2f GiB of memory, %.2f GiB are available",
-               m->dir, (double)m->packed_bytes / 1073741824.0, (double)available / 1073741824.0);
+    NEAP_CHECK(m->packed_bytes <= available, NEAP_NO_MEMORY,
+               "%s: the weights need %.2f GiB of memory, %.2f GiB are available", m->dir,
+               (double)m->packed_bytes / 1073741824.0, (double)available / 1073741824.0);
     return NEAP_OK;
 }
 
-static neap_status load_weights(neap_model *m, const neap_checkpoint *c, const neap_matches *t, const neap_model_options *o) {
+static neap_status load_weights(neap_model *m, const neap_checkpoint *c, const neap_matches *t,
+                                const neap_model_options *o) {
     NEAP_TRY(check_memory(m));
     neap_pack_options p = {.n_threads = o->n_threads,
                            .allow_nonfinite = o->allow_nonfinite != 0,
@@ -225,16 +231,19 @@ static void count_layer(const neap_layer *l, neap_model_info *info) {
 
 static const char *best_level(uint32_t flags) {
     const char *name = "scalar";
-#define NEAP_CPU_BEST(id, text, bit) if (flags & (bit)) name = text;
+#define NEAP_CPU_BEST(id, text, bit) \
+    if (flags & (bit)) name = text;
     NEAP_CPU_MAP(NEAP_CPU_BEST)
 #undef NEAP_CPU_BEST
     return name;
 }
 
 neap_status neap_model_describe(const neap_model *m, neap_model_info *info) {
-    NEAP_CHECK(m != NULL && info != NULL, NEAP_INVALID_ARGUMENT, "neap_model_describe: model and info must not be NULL");
+    NEAP_CHECK(m != NULL && info != NULL, NEAP_INVALID_ARGUMENT,
+               "neap_model_describe: model and info must not be NULL");
     size_t size = info->struct_size;
-    NEAP_CHECK(size >= sizeof(size_t) && size <= 65536, NEAP_INVALID_ARGUMENT, "neap_model_describe: struct_size is %zu", size);
+    NEAP_CHECK(size >= sizeof(size_t) && size <= 65536, NEAP_INVALID_ARGUMENT,
+               "neap_model_describe: struct_size is %zu", size);
     neap_model_info full;
     memset(&full, 0, sizeof full);
     full.struct_size = size;

@@ -2,8 +2,9 @@
  *
  * Decided per tensor, by what is there: X.weight in BF16, F32 or F16; X.weight in F8_E4M3 with X.weight_scale_inv;
  * X.weight_packed with X.weight_scale (MXFP4). Nothing is guessed from shapes. All mismatches are counted, the first
- * twenty kept as text. What nobody asked for is an error inside the layers (a tensor that changes the computation
- * would be left out silently) and a warning elsewhere; the vision part is skipped with one notice.
+ * twenty kept as text: as many as fit stand in the error, all twenty go to the log. What nobody asked for is an
+ * error inside the layers (a tensor that changes the computation would be left out silently) and a warning
+ * elsewhere; the vision part is skipped with one notice.
  *
  * Called by load.c. Cost: a few hash lookups per tensor. When the config asks for far more tensors than the file
  * has, the walk stops at the twentieth mismatch: an absurd config must not cost seconds.
@@ -14,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINES_MAX = 20, LINE_BYTES = 320, ERROR_BYTES = 850 };
+enum { LINES_MAX = 20, LINE_BYTES = 320, ERROR_BYTES = 880 };
 
 typedef struct matcher {
     neap_model *m;
@@ -28,6 +29,8 @@ typedef struct matcher {
     const neap_stored_tensor **used; /* hash set by address */
     size_t used_mask;
     int64_t n_decay_cut, decay_stored, decay_used; /* A_log entries beyond the heads */
+    int64_t n_other;                               /* unknown names outside the layers, not errors */
+    const char *other;                             /* the first of them */
 } matcher;
 
 /* ---------------------------------------------------------------- bookkeeping ----------------- */
@@ -91,7 +94,9 @@ static void report_shape(matcher *w, const neap_stored_tensor *t, const char *ex
 static void report_type(matcher *w, const neap_stored_tensor *t, const char *expected) {
     w->n_type++;
     char *line = new_line(w);
-    if (line != NULL) (void)snprintf(line, LINE_BYTES, "%.150s has type %s, expected %s", t->name, neap_dtype_name(t->dtype), expected);
+    if (line != NULL)
+        (void)snprintf(line, LINE_BYTES, "%.150s has type %s, expected %s", t->name, neap_dtype_name(t->dtype),
+                       expected);
 }
 
 /* ---------------------------------------------------------------- one tensor ------------------ */
@@ -322,16 +327,18 @@ static bool visit(void *user, const neap_want *want) {
 static bool begins(const char *text, const char *prefix) { return strncmp(text, prefix, strlen(prefix)) == 0; }
 
 static bool is_vision(const char *name) {
-    static const char *const prefixes[] = {"vision_tower.", "mm_projector.", "vision_model.", "multi_modal_projector.",
-                                           "model.vision_tower.", "model.mm_projector.", "model.visual."};
+    static const char *const prefixes[] = {"vision_tower.",          "mm_projector.",       "vision_model.",
+                                           "multi_modal_projector.", "model.vision_tower.", "model.mm_projector.",
+                                           "model.visual."};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
         if (begins(name, prefixes[i])) return true;
     return false;
 }
 
 static bool is_in_layers(const char *name) {
-    return begins(name, "model.layers.") || begins(name, "language_model.model.layers.") || begins(name, "language_model.layers.") ||
-           begins(name, "model.language_model.layers.") || begins(name, "layers.");
+    return begins(name, "model.layers.") || begins(name, "language_model.model.layers.") ||
+           begins(name, "language_model.layers.") || begins(name, "model.language_model.layers.") ||
+           begins(name, "layers.");
 }
 
 /* Left over by old exporters; the frequencies follow from the config. */
@@ -341,9 +348,8 @@ static bool is_old_buffer(const char *name) {
 }
 
 static void find_extra(matcher *w, const char *dir, bool is_strict) {
-    int64_t n = neap_checkpoint_count(w->c), n_vision = 0, n_other = 0;
+    int64_t n = neap_checkpoint_count(w->c), n_vision = 0;
     uint64_t vision_bytes = 0;
-    const char *first = NULL;
     for (int64_t i = 0; i < n; i++) {
         const neap_stored_tensor *t = neap_checkpoint_at(w->c, i);
         if (is_used(w, t) || is_old_buffer(t->name)) continue;
@@ -355,16 +361,17 @@ static void find_extra(matcher *w, const char *dir, bool is_strict) {
             char *line = new_line(w);
             if (line != NULL) (void)snprintf(line, LINE_BYTES, "%.200s is not known to this model", t->name);
         } else {
-            n_other++;
-            if (first == NULL) first = t->name;
+            w->n_other++;
+            if (w->other == NULL) w->other = t->name;
         }
     }
     if (n_vision > 0)
-        neap_log_write(&w->m->log, NEAP_LOG_INFO, "%s: %" PRId64 " vision tensors (%.2f GB) are skipped: text only", dir, n_vision,
-                       (double)vision_bytes / 1e9);
-    if (n_other > 0)
-        neap_log_write(&w->m->log, NEAP_LOG_WARN, "%s: %" PRId64 " tensor%s not known to this model and ignored, the first is %s",
-                       dir, n_other, n_other == 1 ? " is" : "s are", first);
+        neap_log_write(&w->m->log, NEAP_LOG_INFO, "%s: %" PRId64 " vision tensors (%.2f GB) are skipped: text only",
+                       dir, n_vision, (double)vision_bytes / 1e9);
+    if (w->n_other > 0 && n_bad(w) == 0) /* else the error says it */
+        neap_log_write(&w->m->log, NEAP_LOG_WARN,
+                       "%s: %" PRId64 " tensor%s not known to this model and ignored, the first is %s", dir, w->n_other,
+                       w->n_other == 1 ? " is" : "s are", w->other);
 }
 
 /* ---------------------------------------------------------------- result ---------------------- */
@@ -376,19 +383,23 @@ static neap_status fail_with_list(const matcher *w, const char *dir, bool is_cou
     text[0] = 0;
     while (shown < w->n_lines) {
         size_t need = strlen(w->lines[shown]) + 2;
-        if (n + need >= sizeof text - 32) break;
+        if (n + need >= sizeof text - 180) break; /* room for the two remarks below */
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", shown > 0 ? "; " : "", w->lines[shown]);
         shown++;
     }
     int64_t total = n_bad(w);
-    if (shown < total) (void)snprintf(text + n, sizeof text - n, "; %" PRId64 " more", total - shown);
-    if (shown < w->n_lines)
-        for (int32_t i = 0; i < w->n_lines; i++) neap_log_write(&w->m->log, NEAP_LOG_ERROR, "%s", w->lines[i]);
+    if (shown < total) n += (size_t)snprintf(text + n, sizeof text - n, "; %" PRId64 " more", total - shown);
+    if (w->n_other > 0)
+        (void)snprintf(text + n, sizeof text - n, "; %" PRId64 " tensors with other names, the first is %.80s",
+                       w->n_other, w->other);
+    /* Details below the error level: by default the caller shows one line, the error itself. */
+    if (shown < total)
+        for (int32_t i = 0; i < w->n_lines; i++) neap_log_write(&w->m->log, NEAP_LOG_INFO, "%s", w->lines[i]);
     NEAP_FAIL(NEAP_BAD_FILE,
               "%s: %s%" PRId64 " tensor%s not fit config.json (%" PRId64 " missing, %" PRId64 " misshapen, %" PRId64
               " of a wrong type, %" PRId64 " unknown): %s",
-              dir, is_counted ? "" : "at least ", total, total == 1 ? " does" : "s do", w->n_missing, w->n_shape, w->n_type,
-              w->n_extra, text);
+              dir, is_counted ? "" : "at least ", total, total == 1 ? " does" : "s do", w->n_missing, w->n_shape,
+              w->n_type, w->n_extra, text);
 }
 
 static neap_status run(matcher *w, bool is_strict) {
@@ -410,8 +421,10 @@ static neap_status run(matcher *w, bool is_strict) {
     if (is_complete) find_extra(w, m->dir, is_strict);
     if (n_bad(w) > 0) return fail_with_list(w, m->dir, is_complete);
     if (w->n_decay_cut > 0)
-        neap_log_write(&m->log, NEAP_LOG_WARN, "%s: A_log has %" PRId64 " entries in %" PRId64 " layers, the first %" PRId64
-                       " (one per head) are used", m->dir, w->decay_stored, w->n_decay_cut, w->decay_used);
+        neap_log_write(&m->log, NEAP_LOG_WARN,
+                       "%s: A_log has %" PRId64 " entries in %" PRId64 " layers, the first %" PRId64
+                       " (one per head) are used",
+                       m->dir, w->decay_stored, w->n_decay_cut, w->decay_used);
     return NEAP_OK;
 }
 

@@ -12,7 +12,7 @@ typedef struct neap_match {
 
 typedef struct neap_matches {
     neap_weight_names names;
-    neap_match *items;   /* [n] neap_mem memory */
+    neap_match *items; /* [n] neap_mem memory */
     int64_t n, capacity;
     uint64_t *group_bytes; /* [n_groups] packed bytes of each memory block, neap_mem memory */
     int32_t n_groups;
@@ -20,7 +20,7 @@ typedef struct neap_matches {
     uint32_t kinds_dense, kinds_experts; /* masks 1 << neap_matrix_kind */
 } neap_matches;
 
-/* Fails with one line that counts the mismatches and names the first; more of them go to the log as errors. */
+/* Fails with one line that counts the mismatches and names the first; when not all fit, twenty go to the log (INFO). */
 NEAP_MUST_CHECK neap_status neap_match_all(neap_matches *out, neap_model *m, const neap_checkpoint *c, bool is_strict);
 void neap_matches_free(neap_matches *t);
 

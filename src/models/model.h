@@ -23,14 +23,14 @@ typedef enum neap_family {
 } neap_family;
 
 struct neap_model {
-    neap_arena *arena;      /* weights, vectors, names */
+    neap_arena *arena; /* weights, vectors, names */
     neap_family family;
     const char *model_type; /* as in config.json */
     const char *dir;
     int32_t context_max;
-    bool is_loaded;         /* false: describe_only */
-    bool is_tied;           /* the head is the embedding */
-    uint32_t cpu_flags;     /* as chosen at open; engines use the same */
+    bool is_loaded;     /* false: describe_only */
+    bool is_tied;       /* the head is the embedding */
+    uint32_t cpu_flags; /* as chosen at open; engines use the same */
     neap_log log;
     neap_network net;
     neap_tokenizer *tokenizer; /* NULL: none in the directory */

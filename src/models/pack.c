@@ -28,7 +28,7 @@ enum { STAGE_BYTES = 4 << 20, ERROR_TEXT = 1100 };
 
 typedef struct job {
     const neap_stored_tensor *data, *scale;
-    const neap_matrix *m;               /* panels [panel_begin, panel_end); NULL: a head of kv_b */
+    const neap_matrix *m; /* panels [panel_begin, panel_end); NULL: a head of kv_b */
     int64_t panel_begin, panel_end;
     const neap_mla_weights *mla;
     const neap_mla_spec *spec;
@@ -40,20 +40,20 @@ typedef struct packer {
     const neap_checkpoint *c;
     const neap_matches *matches;
     const neap_pack_options *o;
-    neap_status status;    /* of the walk */
+    neap_status status; /* of the walk */
     int64_t i_match;
-    int32_t group;         /* of the block below */
-    char *block;           /* current memory block */
+    int32_t group; /* of the block below */
+    char *block;   /* current memory block */
     uint64_t block_used, block_bytes;
-    job *jobs;             /* [n_jobs] neap_mem memory */
+    job *jobs; /* [n_jobs] neap_mem memory */
     int64_t n_jobs, capacity;
     uint64_t stage_bytes, bytes_total;
     /* step 2 */
     atomic_llong next;
     atomic_ullong bytes_done;
     atomic_bool is_stopped;
-    pthread_mutex_t lock;  /* guards the four below */
-    int64_t failed_job;    /* -1: none */
+    pthread_mutex_t lock; /* guards the four below */
+    int64_t failed_job;   /* -1: none */
     neap_status failed_status;
     char failed_text[ERROR_TEXT];
     int64_t n_nonfinite;
@@ -101,8 +101,14 @@ static void to_f32(float *dst, const void *src, int64_t n, neap_dtype dtype) {
         uint16_t half = 0;
         switch (dtype) {
         case NEAP_DTYPE_F32: memcpy(&dst[i], bytes + 4 * i, sizeof(float)); break;
-        case NEAP_DTYPE_BF16: memcpy(&half, bytes + 2 * i, sizeof half); dst[i] = neap_bf16_to_f32(half); break;
-        case NEAP_DTYPE_F16: memcpy(&half, bytes + 2 * i, sizeof half); dst[i] = neap_f16_to_f32(half); break;
+        case NEAP_DTYPE_BF16:
+            memcpy(&half, bytes + 2 * i, sizeof half);
+            dst[i] = neap_bf16_to_f32(half);
+            break;
+        case NEAP_DTYPE_F16:
+            memcpy(&half, bytes + 2 * i, sizeof half);
+            dst[i] = neap_f16_to_f32(half);
+            break;
         case NEAP_DTYPE_F8_E8M0: dst[i] = neap_e8m0_decode(bytes[i]); break;
         case NEAP_DTYPE_F8_E4M3: dst[i] = neap_e4m3_decode(bytes[i]); break;
         default: dst[i] = 0; break;
@@ -260,7 +266,8 @@ static bool visit(void *user, const neap_want *want) {
 
 /* ---------------------------------------------------------------- step 2: the jobs ------------ */
 
-static neap_status read_rows(const packer *p, const neap_stored_tensor *t, int64_t row, int64_t n, int64_t bytes, void *dst) {
+static neap_status read_rows(const packer *p, const neap_stored_tensor *t, int64_t row, int64_t n, int64_t bytes,
+                             void *dst) {
     return neap_checkpoint_read(p->c, t, (uint64_t)(row * bytes), (uint64_t)(n * bytes), dst);
 }
 
@@ -272,8 +279,12 @@ static neap_status pack_panels(const packer *p, const job *j, char *stage, int64
     char *to = (char *)(uintptr_t)j->m->panels + j->panel_begin * j->m->panel_bytes;
     part.n = n;
     /* An FP8 matrix keeps its scales beside the codes; the packer looks at them to judge the decoded values. */
-    neap_pack_source src = {.dtype = j->data->dtype, .data = stage, .row_stride = part.k, .col_stride = 1,
-                            .scale_inv = j->m->scales, .scale_row = row};
+    neap_pack_source src = {.dtype = j->data->dtype,
+                            .data = stage,
+                            .row_stride = part.k,
+                            .col_stride = 1,
+                            .scale_inv = j->m->scales,
+                            .scale_row = row};
     if (part.kind == NEAP_MATRIX_MXFP4) {
         char *scales = stage + n * (part.k / 2);
         src.row_stride = part.k / 2;
@@ -362,7 +373,8 @@ static void run_job(packer *p, int64_t i, char *stage) {
         }
     }
     if (status != NEAP_OK) record_failure(p, i, status);
-    int64_t rows = j->m != NULL ? (j->panel_end - j->panel_begin) * NEAP_PANEL : (int64_t)j->spec->d_nope + j->spec->d_v;
+    int64_t rows =
+        j->m != NULL ? (j->panel_end - j->panel_begin) * NEAP_PANEL : (int64_t)j->spec->d_nope + j->spec->d_v;
     atomic_fetch_add(&p->bytes_done, (unsigned long long)(rows * row_bytes(j)));
 }
 
@@ -378,7 +390,8 @@ static void tell(const packer *p, uint64_t *last_ms, bool is_end) {
     uint64_t now = now_ms(), done = atomic_load(&p->bytes_done);
     if (!is_end && now - *last_ms < 100) return;
     *last_ms = now;
-    p->o->progress(p->o->progress_user, "load", is_end || done > p->bytes_total ? p->bytes_total : done, p->bytes_total);
+    p->o->progress(p->o->progress_user, "load", is_end || done > p->bytes_total ? p->bytes_total : done,
+                   p->bytes_total);
 }
 
 static void work(packer *p, bool is_main) {
@@ -422,7 +435,8 @@ static void share_head(neap_network *net, bool is_tied) {
     if (is_tied) net->head = net->embed;
 }
 
-neap_status neap_pack_all(neap_model *m, const neap_checkpoint *c, const neap_matches *matches, const neap_pack_options *o) {
+neap_status neap_pack_all(neap_model *m, const neap_checkpoint *c, const neap_matches *matches,
+                          const neap_pack_options *o) {
     void *mem = NULL;
     NEAP_TRY(neap_mem_alloc(sizeof(packer), &mem));
     packer *p = mem;
@@ -445,7 +459,8 @@ neap_status neap_pack_all(neap_model *m, const neap_checkpoint *c, const neap_ma
     if (status == NEAP_OK) {
         share_head(&m->net, m->is_tied);
         if (p->n_nonfinite > 0)
-            neap_log_write(&m->log, NEAP_LOG_WARN, "%s: %" PRId64 " non-finite values in the weights, accepted as asked", m->dir,
+            neap_log_write(&m->log, NEAP_LOG_WARN,
+                           "%s: %" PRId64 " non-finite values in the weights, accepted as asked", m->dir,
                            p->n_nonfinite);
     }
     (void)pthread_mutex_destroy(&p->lock);

@@ -80,7 +80,8 @@ static void walk_kda(walk *w, const neap_kda_spec *s, neap_kda_weights *t, int64
     }
     /* A bounded gate may come without A_log: then its factor is 1. */
     send(w, "A_log",
-         (neap_want){.kind = NEAP_WANT_DECAY, .n = h, .k = 1, .is_optional = s->is_bounded, .to.vector = &t->decay_scale});
+         (neap_want){
+             .kind = NEAP_WANT_DECAY, .n = h, .k = 1, .is_optional = s->is_bounded, .to.vector = &t->decay_scale});
     vector(w, "dt_bias", p, &t->dt_bias);
     vector(w, "o_norm.weight", d, &t->o_norm);
     matrix(w, "o_proj", c, p, &t->o);
@@ -122,14 +123,20 @@ static void walk_mlp(walk *w, const char *where, int64_t f, int64_t c, neap_mlp_
 }
 
 /* Const in the weights struct because layers only read; the arrays belong to the model's arena. */
-static neap_matrix *expert_at(const neap_matrix *array, int64_t e) { return array == NULL ? NULL : (neap_matrix *)&array[e]; }
+static neap_matrix *expert_at(const neap_matrix *array, int64_t e) {
+    return array == NULL ? NULL : (neap_matrix *)&array[e];
+}
 
 static void walk_moe(walk *w, const neap_moe_spec *s, neap_moe_weights *t, int64_t c) {
     int64_t e_in = s->latent > 0 ? s->latent : c;
     part(w, w->is_kimi ? "block_sparse_moe." : "mlp.");
     matrix(w, "gate", s->n_experts, c, &t->router);
     send(w, "gate.e_score_correction_bias",
-         (neap_want){.kind = NEAP_WANT_VECTOR, .n = s->n_experts, .k = 1, .is_optional = s->is_softmax, .to.vector = &t->router_bias});
+         (neap_want){.kind = NEAP_WANT_VECTOR,
+                     .n = s->n_experts,
+                     .k = 1,
+                     .is_optional = s->is_softmax,
+                     .to.vector = &t->router_bias});
     if (s->latent > 0) {
         matrix(w, "routed_expert_down_proj", s->latent, c, &t->latent_down);
         matrix(w, "routed_expert_up_proj", c, s->latent, &t->latent_up);
@@ -147,7 +154,8 @@ static void walk_moe(walk *w, const neap_moe_spec *s, neap_moe_weights *t, int64
     }
     w->expert = -1;
     if (s->shared_width > 0)
-        walk_mlp(w, w->is_kimi ? "block_sparse_moe.shared_experts." : "mlp.shared_experts.", s->shared_width, c, &t->shared);
+        walk_mlp(w, w->is_kimi ? "block_sparse_moe.shared_experts." : "mlp.shared_experts.", s->shared_width, c,
+                 &t->shared);
 }
 
 static void walk_layer(walk *w, int32_t index, neap_layer *layer) {
@@ -207,8 +215,9 @@ bool neap_weights_visit(neap_model *m, const neap_weight_names *names, neap_want
     int32_t rest = net->n_layers + net->n_mtp;
     (void)snprintf(w.prefix, sizeof w.prefix, "%s", names->root);
     w.group = rest + 1; /* a block of its own, because it comes first and the rest comes last */
-    send(&w, "embed_tokens",
-         (neap_want){.kind = NEAP_WANT_MATRIX, .n = net->vocab, .k = c, .is_embedding = true, .to.matrix = &net->embed});
+    send(
+        &w, "embed_tokens",
+        (neap_want){.kind = NEAP_WANT_MATRIX, .n = net->vocab, .k = c, .is_embedding = true, .to.matrix = &net->embed});
     for (int32_t i = 0; i < net->n_layers && !w.is_stopped; i++) walk_layer(&w, i, &net->layers[i]);
     for (int32_t i = 0; i < net->n_mtp && !w.is_stopped; i++) walk_mtp(&w, net->n_layers + i, &net->mtp[i]);
     (void)snprintf(w.prefix, sizeof w.prefix, "%s", names->root);
@@ -217,7 +226,8 @@ bool neap_weights_visit(neap_model *m, const neap_weight_names *names, neap_want
     if (net->attnres_block > 0) mix(&w, "output_attn_res", c, false, &net->output_res);
     vector(&w, "norm.weight", c, &net->norm);
     (void)snprintf(w.prefix, sizeof w.prefix, "%s", names->head);
-    neap_want head = {.kind = m->is_tied ? NEAP_WANT_COPY : NEAP_WANT_MATRIX, .n = net->vocab, .k = c, .is_optional = m->is_tied};
+    neap_want head = {
+        .kind = m->is_tied ? NEAP_WANT_COPY : NEAP_WANT_MATRIX, .n = net->vocab, .k = c, .is_optional = m->is_tied};
     head.to.matrix = &net->head;
     send(&w, "", head);
     return !w.is_stopped;
@@ -241,7 +251,8 @@ void neap_weights_find_names(const neap_model *m, const neap_checkpoint *c, neap
     if (layers == N_ROOTS) layers = root;
     (void)snprintf(names->root, sizeof names->root, "%s", roots[root]);
     (void)snprintf(names->layers, sizeof names->layers, "%slayers.", roots[layers]);
-    static const char *const heads[] = {"lm_head", "language_model.lm_head", "model.lm_head", "language_model.model.lm_head"};
+    static const char *const heads[] = {"lm_head", "language_model.lm_head", "model.lm_head",
+                                        "language_model.model.lm_head"};
     for (size_t i = N_ROOTS; i-- > 0;)
         if (has(c, heads[i], ".weight")) head = i;
     if (head == N_ROOTS) head = root == 0 || root == 3 ? 0 : 1;

@@ -11,7 +11,7 @@ typedef enum neap_want_kind {
     NEAP_WANT_VECTOR, /* [n] */
     NEAP_WANT_CONV,   /* [n, 1, k] or [n, k] */
     NEAP_WANT_DECAY,  /* A_log: n values or more, [m] or [1, 1, m, 1]; kept as exp */
-    NEAP_WANT_MIX,    /* AttnRes: name_norm.weight [n] times name_proj.weight [1, n] (also name.norm_weight, .proj_weight) */
+    NEAP_WANT_MIX,    /* AttnRes: name_norm.weight [n] times name_proj.weight [1, n], or .norm_weight, .proj_weight */
     NEAP_WANT_KV_B,   /* a matrix that is split per head into k_up and v_up */
     NEAP_WANT_COPY    /* [n, k]: known and checked, but a copy of another tensor: not loaded */
 } neap_want_kind;
@@ -20,8 +20,8 @@ enum { NEAP_NAME_BYTES = 192 };
 
 typedef struct neap_want {
     neap_want_kind kind;
-    const char *name;    /* without .weight for MATRIX, KV_B and COPY; without the suffixes for MIX; else whole */
-    int64_t n, k;        /* k = 1 for vectors */
+    const char *name; /* without .weight for MATRIX, KV_B and COPY; without the suffixes for MIX; else whole */
+    int64_t n, k;     /* k = 1 for vectors */
     bool is_optional;
     bool is_matrix_like; /* kind MATRIX, KV_B or COPY */
     int32_t group;       /* memory block: layers, draft layers, the rest of the network, the embedding */

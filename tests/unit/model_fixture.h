@@ -27,7 +27,7 @@ typedef struct fixture {
     int n;
     char config[FX_CONFIG];
     char dir[64];
-    int n_logged[4];       /* by level */
+    int n_logged[4]; /* by level */
     char last_log[4][1024];
 } fixture;
 
@@ -102,7 +102,8 @@ static inline int fx_find_tail(const fixture *fx, const char *tail) {
 }
 
 /* Replaces the data by zeroed bytes of another type and shape; returns them. */
-static inline void *fx_reshape(fixture *fx, int i, neap_dtype dtype, int32_t rank, int64_t a, int64_t b, int64_t c, int64_t d) {
+static inline void *fx_reshape(fixture *fx, int i, neap_dtype dtype, int32_t rank, int64_t a, int64_t b, int64_t c,
+                               int64_t d) {
     int64_t shape[4] = {a, b, c, d};
     size_t n = 1;
     for (int32_t k = 0; k < rank; k++) n *= (size_t)shape[k];

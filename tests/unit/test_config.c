@@ -18,6 +18,7 @@ typedef struct entry {
     const char *path, *json;
 } entry;
 
+/* clang-format off */
 static const entry kimi_base[] = {
     {"vocab_size", "64"}, {"hidden_size", "32"}, {"num_hidden_layers", "4"}, {"max_position_embeddings", "128"},
     {"rms_norm_eps", "1e-5"}, {"hidden_act", "\"situ\""}, {"activation_situ_beta", "4.0"}, {"num_attention_heads", "2"},
@@ -39,6 +40,7 @@ static const entry dsa_base[] = {
     {"rope_theta", "10000"}, {"intermediate_size", "32"}, {"moe_intermediate_size", "16"}, {"n_routed_experts", "8"},
     {"num_experts_per_tok", "2"}, {"n_shared_experts", "1"}, {"first_k_dense_replace", "1"}, {"index_topk", "4"},
     {"index_n_heads", "2"}, {"index_head_dim", "8"}, {NULL, NULL}};
+/* clang-format on */
 
 static const char *const type_names[] = {"kimi_linear", "kimi_k3", "kimi_k31", "deepseek_v32", "glm_moe_dsa"};
 enum { N_FAMILIES = 5, ENTRIES_MAX = 64, TEXT_BYTES = 1 << 16 };
@@ -84,7 +86,8 @@ static void print_config(const config *c, char *text) {
     size_t n = 0;
     bool is_done[ENTRIES_MAX] = {false};
 #define ADD(...) n += (size_t)snprintf(text + n, TEXT_BYTES - n, __VA_ARGS__)
-    ADD("{\"model_type\": \"%s\"%s%s", type_names[c->family], c->outside != NULL ? ", " : "", c->outside != NULL ? c->outside : "");
+    ADD("{\"model_type\": \"%s\"%s%s", type_names[c->family], c->outside != NULL ? ", " : "",
+        c->outside != NULL ? c->outside : "");
     if (!c->is_flat) ADD(", \"text_config\": {\"x\": 0");
     for (int i = 0; i < c->n; i++) {
         if (c->e[i].json == NULL || is_done[i]) continue;
@@ -276,8 +279,13 @@ static void test_bases(void **state) {
 
 /* ---------------------------------------------------------------- rules ----------------------- */
 
-enum { KL = NEAP_FAMILY_KIMI_LINEAR, K3 = NEAP_FAMILY_KIMI_K3, K31 = NEAP_FAMILY_KIMI_K31, DS = NEAP_FAMILY_DEEPSEEK_V32,
-       GLM = NEAP_FAMILY_GLM_MOE_DSA };
+enum {
+    KL = NEAP_FAMILY_KIMI_LINEAR,
+    K3 = NEAP_FAMILY_KIMI_K3,
+    K31 = NEAP_FAMILY_KIMI_K31,
+    DS = NEAP_FAMILY_DEEPSEEK_V32,
+    GLM = NEAP_FAMILY_GLM_MOE_DSA
+};
 
 typedef struct rule_case {
     int family;
@@ -286,6 +294,7 @@ typedef struct rule_case {
     const char *part;
 } rule_case;
 
+/* clang-format off */
 static const rule_case rule_cases[] = {
     {KL, "linear_attn_config.kda_layers", "[1, 3]", NEAP_BAD_FILE, "num_hidden_layers"},
     {KL, "linear_attn_config.kda_layers", "[1, 3, 3]", NEAP_BAD_FILE, "twice"},
@@ -295,11 +304,14 @@ static const rule_case rule_cases[] = {
     {KL, "linear_attn_config.kda_layers", "[1, 3, 4, 2]", NEAP_BAD_FILE, "num_hidden_layers"},
     {KL, "linear_attn_config.kda_layers", NULL, NEAP_BAD_FILE, "kda_layers"},
     {KL, "linear_attn_config", "[]", NEAP_BAD_FILE, "linear_attn_config"},
-    {KL, "layer_types", "[\"linear_attention\", \"full_attention\", \"linear_attention\", \"linear_attention\"]", NEAP_OK, NULL},
-    {KL, "layer_types", "[\"full_attention\", \"full_attention\", \"linear_attention\", \"linear_attention\"]", NEAP_BAD_FILE,
+    {KL, "layer_types", "[\"linear_attention\", \"full_attention\", \"linear_attention\", \"linear_attention\"]",
+     NEAP_OK, NULL},
+    {KL, "layer_types", "[\"full_attention\", \"full_attention\", \"linear_attention\", \"linear_attention\"]",
+     NEAP_BAD_FILE,
      "layer_types[0]"},
     {KL, "layer_types", "[\"linear_attention\"]", NEAP_BAD_FILE, "layer_types"},
-    {KL, "layer_types", "[\"sliding\", \"full_attention\", \"linear_attention\", \"linear_attention\"]", NEAP_BAD_FILE, "sliding"},
+    {KL, "layer_types", "[\"sliding\", \"full_attention\", \"linear_attention\", \"linear_attention\"]",
+     NEAP_BAD_FILE, "sliding"},
     {KL, "num_key_value_heads", "1", NEAP_BAD_FILE, "num_key_value_heads"},
     {KL, "num_experts_per_token", "9", NEAP_BAD_FILE, "num_experts"},
     {KL, "num_experts_per_tok", "3", NEAP_BAD_FILE, "disagree"},
@@ -377,19 +389,24 @@ static const rule_case rule_cases[] = {
     {KL, "quantization_config.quant_method", "\"compressed-tensors\"", NEAP_UNSUPPORTED, "format"},
     {KL, "quantization_config.quant_method", "\"fp8\"", NEAP_UNSUPPORTED, "weight_block_size"},
     {KL, "quantization_config", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}", NEAP_OK, NULL},
-    {KL, "quantization_config", "{\"quant_method\": \"fp8\", \"weight_block_size\": [64, 128]}", NEAP_UNSUPPORTED, "128"},
+    {KL, "quantization_config", "{\"quant_method\": \"fp8\", \"weight_block_size\": [64, 128]}", NEAP_UNSUPPORTED,
+     "128"},
     {KL, "quantization_config", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128], \"fmt\": \"e5m2\"}",
      NEAP_UNSUPPORTED, "e5m2"},
     {KL, "quantization_config",
-     "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128], \"activation_scheme\": \"static\"}", NEAP_UNSUPPORTED,
+     "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128], \"activation_scheme\": \"static\"}",
+      NEAP_UNSUPPORTED,
      "static"},
-    {K3, "quantization_config", "{\"quant_method\": \"compressed-tensors\", \"format\": \"mxfp4-pack-quantized\"}", NEAP_OK, NULL},
+    {K3, "quantization_config", "{\"quant_method\": \"compressed-tensors\", \"format\": \"mxfp4-pack-quantized\"}",
+     NEAP_OK, NULL},
     {K3, "quantization_config", "{\"quant_method\": \"compressed-tensors\", \"format\": \"nvfp4-pack-quantized\"}",
      NEAP_UNSUPPORTED, "nvfp4-pack-quantized"},
     {K3, "quantization_config",
-     "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"g\": {\"format\": \"mxfp4-pack-quantized\"}}}", NEAP_OK, NULL},
+     "{\"quant_method\": \"compressed-tensors\",
+      \"config_groups\": {\"g\": {\"format\": \"mxfp4-pack-quantized\"}}}", NEAP_OK, NULL},
     {K3, "quantization_config",
-     "{\"quant_method\": \"compressed-tensors\", \"format\": \"mixed\", \"config_groups\": {\"g\": {\"format\": \"pack-quantized\"}}}",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"mixed\",
+      \"config_groups\": {\"g\": {\"format\": \"pack-quantized\"}}}",
      NEAP_UNSUPPORTED, "'pack-quantized'"},
     {K3, "quantization_config",
      "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"g\": {\"format\": \"mxfp4-pack-quantized\", "
@@ -400,6 +417,7 @@ static const rule_case rule_cases[] = {
      "\"weights\": {\"num_bits\": 8}}}}",
      NEAP_UNSUPPORTED, "num_bits"},
 };
+/* clang-format on */
 
 static void test_rules(void **state) {
     (void)state;
@@ -440,7 +458,8 @@ static void test_model_type(void **state) {
     expect_text("{\"model_type\": 7}", NEAP_BAD_FILE, "model_type must be a string");
     expect_text("[]", NEAP_BAD_FILE, "object");
     expect_text("{\"model_type\": \"kimi_k3\", \"text_config\": 3}", NEAP_BAD_FILE, "text_config");
-    expect_text("{\"model_type\": \"kimi_k3\", \"text_config\": {\"model_type\": \"llama\"}}", NEAP_UNSUPPORTED, "llama");
+    expect_text("{\"model_type\": \"kimi_k3\", \"text_config\": {\"model_type\": \"llama\"}}", NEAP_UNSUPPORTED,
+                "llama");
     expect_text("{\"architectures\": [\"KimiLinearForCausalLM\"]}", NEAP_BAD_FILE, "vocab_size is missing");
     expect_text("{\"architectures\": [\"Other\"]}", NEAP_BAD_FILE, "model_type is missing");
     expect_text("{\"model_type\": \"kimi_k3\", \"architectures\": [7]}", NEAP_BAD_FILE, "vocab_size is missing");
@@ -501,9 +520,15 @@ static void assert_close(double a, double b, double relative) {
 
 static void test_latent_eps(void **state) {
     (void)state;
-    static const struct { neap_family f; int layer; double eps; } wanted[] = {
-        {NEAP_FAMILY_KIMI_LINEAR, 1, 1e-6}, {NEAP_FAMILY_KIMI_K3, 1, 1e-5}, {NEAP_FAMILY_KIMI_K31, 1, 1e-5},
-        {NEAP_FAMILY_DEEPSEEK_V32, 0, 1e-6}, {NEAP_FAMILY_GLM_MOE_DSA, 0, 1e-6}};
+    static const struct {
+        neap_family f;
+        int layer;
+        double eps;
+    } wanted[] = {{NEAP_FAMILY_KIMI_LINEAR, 1, 1e-6},
+                  {NEAP_FAMILY_KIMI_K3, 1, 1e-5},
+                  {NEAP_FAMILY_KIMI_K31, 1, 1e-5},
+                  {NEAP_FAMILY_DEEPSEEK_V32, 0, 1e-6},
+                  {NEAP_FAMILY_GLM_MOE_DSA, 0, 1e-6}};
     static char text[TEXT_BYTES];
     for (size_t i = 0; i < 5; i++) {
         config c = base(wanted[i].f);
@@ -532,8 +557,10 @@ static void test_gates_and_act(void **state) {
         if (i & 2) assert_close(s->lower_bound, -5, 0);
         drop(m);
     }
-    static const struct { const char *beta, *linear; float b, l; } acts[] = {
-        {"4.0", "25.0", 4, 25}, {"null", "25", 1, 25}, {"0", "null", 1, 0}, {NULL, NULL, 1, 0}};
+    static const struct {
+        const char *beta, *linear;
+        float b, l;
+    } acts[] = {{"4.0", "25.0", 4, 25}, {"null", "25", 1, 25}, {"0", "null", 1, 0}, {NULL, NULL, 1, 0}};
     for (size_t i = 0; i < 4; i++) {
         config c = base(NEAP_FAMILY_KIMI_K3);
         put(&c, "activation_situ_beta", acts[i].beta);
@@ -648,9 +675,18 @@ static void test_published_sizes(void **state) {
 /* YaRN numbers of an independent program that follows the equations of DeepSeek's inference code. */
 static void test_yarn(void **state) {
     (void)state;
-    static const struct { int i; double f; } wanted[] = {{0, 1.0}, {5, 0.23713737056616555}, {10, 0.056234132519034905},
-        {11, 0.03900692656714386}, {16, 0.0055}, {20, 0.0007905694150420945}, {22, 0.0001778279410038922},
-        {23, 3.33380358040831e-05}, {31, 3.3338035804083097e-06}};
+    static const struct {
+        int i;
+        double f;
+    } wanted[] = {{0, 1.0},
+                  {5, 0.23713737056616555},
+                  {10, 0.056234132519034905},
+                  {11, 0.03900692656714386},
+                  {16, 0.0055},
+                  {20, 0.0007905694150420945},
+                  {22, 0.0001778279410038922},
+                  {23, 3.33380358040831e-05},
+                  {31, 3.3338035804083097e-06}};
     neap_model *m = open_released("deepseek_v32.json");
     const neap_mla_spec *s = &m->net.layers[0].spec.mla;
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
@@ -705,10 +741,12 @@ static void test_size_limit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bases),        cmocka_unit_test(test_every_field),    cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_model_type),   cmocka_unit_test(test_families),       cmocka_unit_test(test_auto_map),
-        cmocka_unit_test(test_latent_eps),   cmocka_unit_test(test_gates_and_act),  cmocka_unit_test(test_moe_layers),
-        cmocka_unit_test(test_published_sizes), cmocka_unit_test(test_yarn),        cmocka_unit_test(test_index_sharing),
+        cmocka_unit_test(test_bases),      cmocka_unit_test(test_every_field),
+        cmocka_unit_test(test_rules),      cmocka_unit_test(test_model_type),
+        cmocka_unit_test(test_families),   cmocka_unit_test(test_auto_map),
+        cmocka_unit_test(test_latent_eps), cmocka_unit_test(test_gates_and_act),
+        cmocka_unit_test(test_moe_layers), cmocka_unit_test(test_published_sizes),
+        cmocka_unit_test(test_yarn),       cmocka_unit_test(test_index_sharing),
         cmocka_unit_test(test_size_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

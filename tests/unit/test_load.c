@@ -26,6 +26,7 @@ typedef struct value_case {
 } value_case;
 
 /* Read by a python program that knows nothing of this project: struct.unpack on the files. */
+/* clang-format off */
 static const value_case values[] = {
     {"kimi-linear-f32-float32", "model.embed_tokens.weight", 318, 32, -0.21448959410190582f},
     {"kimi-linear-f32-float32", "model.embed_tokens.weight", 379, 45, 0.10049157589673996f},
@@ -48,6 +49,7 @@ static const value_case values[] = {
     {"kimi-k3-mini-mxfp4", "language_model.model.layers.3.block_sparse_moe.experts.7.w2.weight", 18, 16, -0.015625f},
     {"kimi-k3-mini-mxfp4", "language_model.model.layers.3.block_sparse_moe.experts.7.w2.weight", 8, 21, 0.03125f},
 };
+/* clang-format on */
 
 typedef struct search {
     const value_case *v;
@@ -57,12 +59,14 @@ typedef struct search {
 static bool compare_value(void *user, const neap_want *want) {
     search *s = user;
     size_t n = strlen(want->name);
-    if (want->kind != NEAP_WANT_MATRIX || strncmp(want->name, s->v->tensor, n) != 0 || strcmp(s->v->tensor + n, ".weight") != 0)
+    if (want->kind != NEAP_WANT_MATRIX || strncmp(want->name, s->v->tensor, n) != 0 ||
+        strcmp(s->v->tensor + n, ".weight") != 0)
         return true;
     s->is_found = true;
     float got = neap_matrix_get(want->to.matrix, s->v->i, s->v->j);
     if (memcmp(&got, &s->v->value, sizeof got) != 0)
-        fail_msg("%s[%lld, %lld] = %.9g, expected %.9g", s->v->tensor, (long long)s->v->i, (long long)s->v->j, got, s->v->value);
+        fail_msg("%s[%lld, %lld] = %.9g, expected %.9g", s->v->tensor, (long long)s->v->i, (long long)s->v->j, got,
+                 s->v->value);
     return false;
 }
 
@@ -95,10 +99,15 @@ static float raw(const fixture *fx, int t, int64_t i) {
     float f = 0;
     switch (fx->t[t].dtype) {
     case NEAP_DTYPE_F32: memcpy(&f, b + 4 * i, 4); return f;
-    case NEAP_DTYPE_BF16: u = (uint32_t)(b[2 * i] | b[2 * i + 1] << 8) << 16; memcpy(&f, &u, 4); return f;
+    case NEAP_DTYPE_BF16:
+        u = (uint32_t)(b[2 * i] | b[2 * i + 1] << 8) << 16;
+        memcpy(&f, &u, 4);
+        return f;
     case NEAP_DTYPE_F16: { /* normal numbers and zero only */
         unsigned h = (unsigned)(b[2 * i] | b[2 * i + 1] << 8);
-        return (h & 0x7fff) == 0 ? 0.0f : ldexpf(1.0f + (float)(h & 1023) / 1024, (int)(h >> 10 & 31) - 15) * (h >> 15 ? -1.0f : 1.0f);
+        return (h & 0x7fff) == 0
+                   ? 0.0f
+                   : ldexpf(1.0f + (float)(h & 1023) / 1024, (int)(h >> 10 & 31) - 15) * (h >> 15 ? -1.0f : 1.0f);
     }
     default: return NAN;
     }
@@ -150,7 +159,8 @@ static float weight_at(const stored *s, int64_t i, int64_t j) {
     if (s->fx->t[s->data].dtype == NEAP_DTYPE_U8)
         return e2m1(codes[at / 2] >> (j % 2 ? 4 : 0) & 15) * ldexpf(1, scales[at / 32] - 127);
     int64_t block = i / 128 * ((s->k + 127) / 128) + j / 128;
-    float scale = s->fx->t[s->scale].dtype == NEAP_DTYPE_F8_E8M0 ? ldexpf(1, scales[block] - 127) : raw(s->fx, s->scale, block);
+    float scale =
+        s->fx->t[s->scale].dtype == NEAP_DTYPE_F8_E8M0 ? ldexpf(1, scales[block] - 127) : raw(s->fx, s->scale, block);
     return e4m3(codes[at]) * scale;
 }
 
@@ -172,7 +182,8 @@ static void compare_kv_b(comparison *c, const neap_want *want) {
             for (int64_t d = 0; d < s->d_nope; d++)
                 same(want->name, neap_matrix_get(&want->mla->k_up[h], r, d), weight_at(&w, h * rows + d, r));
             for (int64_t d = 0; d < s->d_v; d++)
-                same(want->name, neap_matrix_get(&want->mla->v_up[h], d, r), weight_at(&w, h * rows + s->d_nope + d, r));
+                same(want->name, neap_matrix_get(&want->mla->v_up[h], d, r),
+                     weight_at(&w, h * rows + s->d_nope + d, r));
         }
 }
 
@@ -191,7 +202,8 @@ static bool compare_all(void *user, const neap_want *want) {
         compare_kv_b(c, want);
     } else if (want->kind == NEAP_WANT_MIX && want->to.vector != NULL) {
         int a = find_or(c->fx, want->name, "_norm.weight"), b = find_or(c->fx, want->name, "_proj.weight");
-        for (int64_t i = 0; i < want->n; i++) same(want->name, (*want->to.vector)[i], raw(c->fx, a, i) * raw(c->fx, b, i));
+        for (int64_t i = 0; i < want->n; i++)
+            same(want->name, (*want->to.vector)[i], raw(c->fx, a, i) * raw(c->fx, b, i));
     } else if (want->kind == NEAP_WANT_VECTOR || want->kind == NEAP_WANT_CONV) {
         int t = fx_find(c->fx, want->name);
         for (int64_t i = 0; i < want->n * want->k; i++) same(want->name, (*want->to.vector)[i], raw(c->fx, t, i));
@@ -399,7 +411,8 @@ static void test_large_and_threads(void **state) {
         assert_true(progress_calls >= 1 && progress_last == total && total > 20000000);
         uint64_t bytes = neap_matrix_panel_bytes(&m->net.embed);
         const float *embed = fx->t[fx_find(fx, "model.embed_tokens.weight")].data;
-        for (int64_t j = 0; j < 40003 * 64; j += 61) same("embed", neap_matrix_get(&m->net.embed, j / 64, j % 64), embed[j]);
+        for (int64_t j = 0; j < 40003 * 64; j += 61)
+            same("embed", neap_matrix_get(&m->net.embed, j / 64, j % 64), embed[j]);
         if (first == NULL) {
             first = m;
             continue;
@@ -487,7 +500,9 @@ static void test_describe(void **state) {
     for (int i = 0; i < fx->n; i++) {
         bytes += fx->bytes[i];
         uint64_t n = fx->bytes[i] * 8 / (uint64_t)neap_dtype_bits(fx->t[i].dtype);
-        parameters += ends_with(fx->t[i].name, "weight_packed") ? 2 * n : ends_with(fx->t[i].name, "weight_scale") ? 0 : n;
+        parameters += ends_with(fx->t[i].name, "weight_packed")  ? 2 * n
+                      : ends_with(fx->t[i].name, "weight_scale") ? 0
+                                                                 : n;
     }
     assert_int_equal(info[0].file_bytes, bytes);
     assert_int_equal(info[0].parameters, parameters);
@@ -521,11 +536,16 @@ static void test_index_from_tensors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_values), cmocka_unit_test(test_every_value),
-        cmocka_unit_test(test_fp8),          cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_prefixes),     cmocka_unit_test(test_tied),
-        cmocka_unit_test(test_large_and_threads), cmocka_unit_test(test_failing_allocations),
-        cmocka_unit_test(test_arguments),    cmocka_unit_test(test_describe),
+        cmocka_unit_test(test_known_values),
+        cmocka_unit_test(test_every_value),
+        cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_tied),
+        cmocka_unit_test(test_large_and_threads),
+        cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_describe),
         cmocka_unit_test(test_index_from_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
