@@ -402,11 +402,11 @@ static const rule_case rule_cases[] = {
     {K3, "quantization_config", "{\"quant_method\": \"compressed-tensors\", \"format\": \"nvfp4-pack-quantized\"}",
      NEAP_UNSUPPORTED, "nvfp4-pack-quantized"},
     {K3, "quantization_config",
-     "{\"quant_method\": \"compressed-tensors\",
-      \"config_groups\": {\"g\": {\"format\": \"mxfp4-pack-quantized\"}}}", NEAP_OK, NULL},
+     "{\"quant_method\": \"compressed-tensors\", "
+     "\"config_groups\": {\"g\": {\"format\": \"mxfp4-pack-quantized\"}}}", NEAP_OK, NULL},
     {K3, "quantization_config",
-     "{\"quant_method\": \"compressed-tensors\", \"format\": \"mixed\",
-      \"config_groups\": {\"g\": {\"format\": \"pack-quantized\"}}}",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"mixed\", "
+     "\"config_groups\": {\"g\": {\"format\": \"pack-quantized\"}}}",
      NEAP_UNSUPPORTED, "'pack-quantized'"},
     {K3, "quantization_config",
      "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"g\": {\"format\": \"mxfp4-pack-quantized\", "
