@@ -1,0 +1,132 @@
+/* Public failures of engines like this one that no other file covers, on real layers: A7 (neighbouring state slots
+ * stay untouched), A8 (no position enters NoPE attention), D8 (a selection does not depend on which rows a rank
+ * holds). See tests/CASES.md for the whole list. */
+#include "kernels/cpu.h"
+#include "kernels/kernels.h"
+#include "trace.h"
+
+enum { STEPS = 50 };
+
+static void fill(float *x, int64_t n, uint32_t seed) {
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = (float)(int32_t)seed / 2147483648.0f;
+    }
+}
+
+/* A7: slots left and right of the one in use, and pages of others, hold a pattern before and after. */
+static void other_slots_stay_untouched(void **state) {
+    (void)state;
+    static const char *const names[] = {"kimi-linear-f32-float32", "kimi-k3-mini-mxfp4", "kimi-k3-mtp-tiny-bfloat16"};
+    for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
+        char path[512];
+        neap_model *model;
+        neap_forward *f;
+        snprintf(path, sizeof path, "%s/golden/models/%s", NEAP_TEST_DATA, names[m]);
+        if (neap_model_open(&model, path, NULL) != NEAP_OK) fail_msg("%s", neap_last_error());
+        const neap_forward_options o = {.n_threads = 2, .seqs_max = 3, .context_max = 128, .batch_tokens_max = 8};
+        assert_int_equal(neap_forward_create(&f, model, &o), NEAP_OK);
+        int32_t slots[3];
+        for (int i = 0; i < 3; i++) assert_int_equal(neap_forward_open(f, 128, &slots[i]), NEAP_OK);
+        int32_t n_layers = f->caches.n_layers, used = slots[1];
+        for (int32_t i = 0; i < n_layers; i++) {
+            const neap_cache_layer_spec *s = &f->cache_specs[i];
+            neap_cache_layer *c = &f->caches.layers[i];
+            if (c->state) memset(c->state, 0x5a, 3 * (size_t)s->state_floats * sizeof(float));
+            if (c->window) memset(c->window, 0x5a, 3 * (size_t)s->window_floats * sizeof(float));
+            if (c->rows) memset(c->rows, 0x5a, (size_t)f->caches.n_pages * NEAP_PAGE_ROWS * (size_t)s->row_floats * 4);
+        }
+        for (int t = 0; t < STEPS; t++) {
+            int32_t token = (t * 7) % model->net.vocab;
+            const neap_segment s = {.slot = used, .n_rows = 1, .position = t, .tokens = &token, .wants_logits = true};
+            assert_int_equal(neap_forward_run(f, &s, 1), NEAP_OK);
+        }
+        for (int32_t i = 0; i < n_layers; i++) {
+            const neap_cache_layer_spec *s = &f->cache_specs[i];
+            const neap_cache_layer *c = &f->caches.layers[i];
+            for (int64_t j = 0; j < 3 * s->state_floats; j++)
+                if (j / s->state_floats != used) assert_true(((const unsigned char *)(c->state + j))[1] == 0x5a);
+            for (int64_t j = 0; j < 3 * s->window_floats; j++)
+                if (j / s->window_floats != used) assert_true(((const unsigned char *)(c->window + j))[1] == 0x5a);
+            for (int64_t j = 0; c->rows && j < (int64_t)f->caches.n_pages * NEAP_PAGE_ROWS; j++) {
+                int64_t owner = f->caches.owner[j / NEAP_PAGE_ROWS];
+                const unsigned char *row = (const unsigned char *)(c->rows + j * s->row_floats);
+                for (int64_t b = 0; owner != used && b < s->row_floats * 4; b++) assert_int_equal(row[b], 0x5a);
+            }
+        }
+        neap_forward_destroy(f);
+        neap_model_close(model);
+    }
+}
+
+/* A8: the same rows at other positions of a longer cache give the same bits. */
+static void nope_attention_knows_no_position(void **state) {
+    (void)state;
+    enum { R = 64, DR = 16, N = 90, FAR = 1024, H = 3, PAGES = (FAR + 128) / NEAP_PAGE_ROWS };
+    const uint32_t levels[] = {0, NEAP_CPU_AVX2, NEAP_CPU_AVX2 | NEAP_CPU_AVX512};
+    float *base = need(sizeof(float) * PAGES * NEAP_PAGE_ROWS * (R + DR));
+    int32_t pages[PAGES], list[N];
+    fill(base, N * (R + DR), 1);
+    memcpy(base + FAR * (R + DR), base, sizeof(float) * N * (R + DR));
+    for (int i = 0; i < PAGES; i++) pages[i] = i;
+    for (int i = 0; i < N; i++) list[i] = FAR + i;
+    float q[H * (R + DR)], near[H * R], far[H * R], scratch[8 * N];
+    fill(q, H * (R + DR), 2);
+    for (size_t l = 0; l < sizeof levels / sizeof *levels; l++) {
+        neap_kernels k;
+        neap_kernels_init(&k, levels[l] & neap_cpu_flags());
+        neap_attn_args a = {.q = q, .ld_q = R + DR, .n_heads = H, .r = R, .dr = DR,
+                            .cache = {.base = base, .pages = pages, .page_rows = NEAP_PAGE_ROWS, .width = R + DR},
+                            .n_list = N, .scale = 0.1f, .out = near, .ld_out = R, .scratch = scratch};
+        k.attn(&a);
+        a.list = list;
+        a.out = far;
+        k.attn(&a);
+        assert_memory_equal(near, far, sizeof near);
+    }
+    free(base);
+}
+
+/* D8: rows dealt to 2 or 4 ranks in head and tail pieces, keys gathered: each row keeps its global position. */
+static void selection_is_the_same_on_any_rank(void **state) {
+    (void)state;
+    enum { T = 230, D = 32, H = 4, K = 24, PAGES = (T + NEAP_PAGE_ROWS - 1) / NEAP_PAGE_ROWS };
+    static float keys[PAGES * NEAP_PAGE_ROWS * D], q[T * H * D], w[T * H], scores[T];
+    static int32_t want[T][K], got[T][K], scratch[T];
+    int32_t pages[PAGES];
+    fill(keys, T * D, 3);
+    fill(q, T * H * D, 4);
+    fill(w, T * H, 5);
+    for (int i = 0; i < PAGES; i++) pages[i] = i;
+    neap_kernels k;
+    neap_kernels_init(&k, neap_cpu_flags());
+    for (int ranks = 1; ranks <= 4; ranks *= 2) {
+        memset(got, 0xff, sizeof got);
+        for (int rank = 0; rank < ranks; rank++) {
+            for (int half = 0; half < 2; half++) {
+                int piece = half ? 2 * ranks - 1 - rank : rank;
+                for (int t = piece * T / (2 * ranks); t < (piece + 1) * T / (2 * ranks); t++) {
+                    neap_index_args a = {.q = q + t * H * D, .w = w + t * H, .n_heads = H, .d = D,
+                                         .keys = {.base = keys, .pages = pages, .page_rows = NEAP_PAGE_ROWS, .width = D},
+                                         .n = t + 1, .k = K, .out = got[t], .scores = scores, .scratch = scratch};
+                    k.index(&a);
+                }
+            }
+        }
+        if (ranks == 1)
+            memcpy(want, got, sizeof got);
+        else
+            assert_memory_equal(want, got, sizeof got);
+    }
+    for (int t = 0; t < T; t++)
+        for (int i = 0; i < K; i++) assert_true(i > t ? got[t][i] == -1 : got[t][i] >= 0 && got[t][i] <= t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(other_slots_stay_untouched),
+        cmocka_unit_test(nope_attention_knows_no_position),
+        cmocka_unit_test(selection_is_the_same_on_any_rank),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
