@@ -20,6 +20,8 @@ uint32_t neap_cpu_flags(void);
 NEAP_MUST_CHECK neap_status neap_cpu_parse(const char *text, uint32_t *flags);
 /* "avx2 avx512 ..." of flags; "scalar" for none. */
 void neap_cpu_text(uint32_t flags, char *text, size_t capacity);
+/* The widest level that a kernel of this build uses under these flags: "avx2". (dispatch.c) */
+const char *neap_kernels_level(uint32_t flags);
 const char *neap_cpu_model(void); /* "Intel(R) Xeon(R) ..." */
 
 #endif

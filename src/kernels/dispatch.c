@@ -14,3 +14,16 @@ void neap_kernels_init(neap_kernels *k, uint32_t flags) {
     NEAP_ALL_VARIANTS(OVERLAY)
 #undef OVERLAY
 }
+
+const char *neap_kernels_level(uint32_t flags) {
+    const char *name = "scalar";
+    uint32_t widest = 0;
+#define WIDEST(family, isa, needs)                                    \
+    if ((flags & (needs)) == (needs) && (uint32_t)(needs) > widest) { \
+        name = #isa;                                                  \
+        widest = (needs);                                             \
+    }
+    NEAP_ALL_VARIANTS(WIDEST)
+#undef WIDEST
+    return name;
+}

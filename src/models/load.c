@@ -229,15 +229,6 @@ static void count_layer(const neap_layer *l, neap_model_info *info) {
     }
 }
 
-static const char *best_level(uint32_t flags) {
-    const char *name = "scalar";
-#define NEAP_CPU_BEST(id, text, bit) \
-    if (flags & (bit)) name = text;
-    NEAP_CPU_MAP(NEAP_CPU_BEST)
-#undef NEAP_CPU_BEST
-    return name;
-}
-
 neap_status neap_model_describe(const neap_model *m, neap_model_info *info) {
     NEAP_CHECK(m != NULL && info != NULL, NEAP_INVALID_ARGUMENT,
                "neap_model_describe: model and info must not be NULL");
@@ -261,7 +252,7 @@ neap_status neap_model_describe(const neap_model *m, neap_model_info *info) {
     full.file_bytes = m->file_bytes;
     full.packed_bytes = m->packed_bytes;
     full.weight_formats = m->weight_formats;
-    full.kernels = best_level(m->cpu_flags);
+    full.kernels = neap_kernels_level(m->cpu_flags);
     memcpy(info, &full, size < sizeof full ? size : sizeof full);
     return NEAP_OK;
 }
