@@ -273,12 +273,15 @@ typedef struct neap_request {
 NEAP_API void neap_request_init(neap_request *r);
 /* Checks everything, reserves cache space and queues the prompt. NEAP_BUSY: no free sequence or space. */
 NEAP_API neap_status neap_submit(neap_engine *e, const neap_request *r, neap_seq **out);
-/* One scheduler round: every running sequence advances, prompts by chunks. NEAP_AGAIN: nothing to do. */
+/* One scheduler round: every running sequence advances, prompts by chunks. NEAP_AGAIN: nothing to do.
+ * NEAP_BUSY: too many events wait; take them with neap_poll first. Nothing is allocated in here. */
 NEAP_API neap_status neap_step(neap_engine *e);
-/* Ends a sequence at the next step; its event follows with NEAP_FINISH_CANCELLED. */
+/* Ends a sequence at the next step; its event follows with NEAP_FINISH_CANCELLED. May come from any thread. */
 NEAP_API neap_status neap_cancel(neap_seq *s);
 NEAP_API void neap_seq_free(neap_seq *s);
-/* Shows the sequence's caches now: cache.state.i, cache.conv.i, cache.latent.i, cache.krope.i, cache.ikey.i. */
+/* Shows the sequence's caches now: cache.state.i, cache.conv.i, cache.latent.i, cache.krope.i, cache.ikey.i. An
+ * ended sequence keeps them until another request needs the place, one that was cancelled or failed does not:
+ * NEAP_NOT_FOUND. */
 NEAP_API neap_status neap_seq_caches(neap_seq *s, neap_tap_fn tap, void *user);
 
 typedef enum neap_event_kind {

@@ -17,10 +17,10 @@ struct neap_seq {
     neap_seq *previous, *next; /* all handles of the engine, in order of submission */
     neap_arena *arena;         /* holds everything below */
     neap_sampling sampling;
-    int32_t *tokens;           /* [n_prompt + max_tokens] prompt, then answer */
+    int32_t *tokens; /* [n_prompt + max_tokens] prompt, then answer */
     int32_t n_prompt, max_tokens;
-    int32_t n_known;           /* tokens that exist */
-    int32_t n_computed;        /* tokens that the caches hold; n_known - 1 while it decodes */
+    int32_t n_known;    /* tokens that exist */
+    int32_t n_computed; /* tokens that the caches hold; n_known - 1 while it decodes */
     const int32_t *stop_tokens;
     int32_t n_stop_tokens;
     bool ignore_eos, all_logits;
@@ -28,38 +28,38 @@ struct neap_seq {
     void *tap_user;
     void *user;
     neap_text text;
-    int32_t slot;              /* of the forward; -1: none */
-    int64_t cache_tokens;      /* positions that the slot reserves */
-    uint32_t n_waited;         /* for the scheduler, as in neap_turn */
+    int32_t slot;         /* of the forward; -1: none */
+    int64_t cache_tokens; /* positions that the slot reserves */
+    uint32_t n_waited;    /* for the scheduler, as in neap_turn */
     uint64_t served;
-    uint64_t prompt_event;     /* running number of the last PROMPT event */
+    uint64_t prompt_event; /* running number of the last PROMPT event */
     bool has_prompt_event;
     bool is_done;
-    bool is_freed;             /* neap_seq_free came from inside a step: free after it */
-    atomic_bool is_cancelled;  /* set from any thread, read by the next step */
+    bool is_freed;            /* neap_seq_free came from inside a step: free after it */
+    atomic_bool is_cancelled; /* set from any thread, read by the next step */
 };
 
 struct neap_engine {
     const neap_model *model;
     neap_engine_options options; /* resolved: nothing is 0 = default any more */
     neap_log log;
-    neap_arena *arena;           /* everything but the handles */
+    neap_arena *arena; /* everything but the handles */
     neap_kernels kernels;
     neap_forward *forward;
     neap_sampler sampler;
     neap_events events;
-    size_t token_bytes_max;      /* longest token */
-    size_t text_room;            /* most text of one event */
-    const int32_t *eos;          /* the directory's stop tokens */
+    size_t token_bytes_max; /* longest token */
+    size_t text_room;       /* most text of one event */
+    const int32_t *eos;     /* the directory's stop tokens */
     int32_t n_eos;
-    neap_seq *first, *last;      /* all handles */
-    neap_seq **running;          /* [seqs_max] not done, in order of submission */
+    neap_seq *first, *last; /* all handles */
+    neap_seq **running;     /* [seqs_max] not done, in order of submission */
     int32_t n_running;
-    neap_turn *turns;            /* [seqs_max] */
-    uint64_t clock;              /* of the scheduler */
-    neap_segment *segments;      /* [seqs_max] */
-    neap_seq **in_segment;       /* [seqs_max] whose segment it is */
-    bool is_stepping;            /* taps run inside a step: most calls are refused then */
+    neap_turn *turns;       /* [seqs_max] */
+    uint64_t clock;         /* of the scheduler */
+    neap_segment *segments; /* [seqs_max] */
+    neap_seq **in_segment;  /* [seqs_max] whose segment it is */
+    bool is_stepping;       /* taps run inside a step: most calls are refused then */
     uint64_t n_steps, n_rows, n_prompt_tokens, n_new_tokens, n_nonfinite, forward_ns;
 };
 

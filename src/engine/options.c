@@ -31,9 +31,10 @@ typedef struct neap_field {
 #define I32_MAX 2147483647.0
 #define U64_MAX 18446744073709551615.0
 
-#define FIELD(owner, member, kind, min, max, initial) {#member, kind, offsetof(owner, member), min, max, initial, 0, 0}
+#define FIELD(owner, member, kind, min, max, initial) \
+    { #member, kind, offsetof(owner, member), min, max, initial, 0, 0 }
 #define FIELD_OPEN(owner, member, kind, min, max, initial, is_min_open, is_max_open) \
-    {#member, kind, offsetof(owner, member), min, max, initial, is_min_open, is_max_open}
+    { #member, kind, offsetof(owner, member), min, max, initial, is_min_open, is_max_open }
 
 static const neap_field engine_fields[] = {
     FIELD(neap_engine_options, n_threads, FIELD_I32, 0, 1024, 0),
@@ -151,8 +152,8 @@ neap_status neap_engine_options_take(neap_engine_options *out, const neap_engine
 static neap_status check_tokens(const int32_t *tokens, size_t n, int32_t vocab, const char *what) {
     NEAP_CHECK(n == 0 || tokens != NULL, NEAP_INVALID_ARGUMENT, "%s is NULL but has %zu entries", what, n);
     for (size_t i = 0; i < n; i++) {
-        NEAP_CHECK(tokens[i] >= 0 && tokens[i] < vocab, NEAP_INVALID_ARGUMENT, "%s[%zu] is %d; allowed is 0 .. %d", what,
-                   i, tokens[i], vocab - 1);
+        NEAP_CHECK(tokens[i] >= 0 && tokens[i] < vocab, NEAP_INVALID_ARGUMENT, "%s[%zu] is %d; allowed is 0 .. %d",
+                   what, i, tokens[i], vocab - 1);
     }
     return NEAP_OK;
 }
@@ -163,8 +164,8 @@ static neap_status check_bias(const neap_sampling *s, int32_t vocab) {
     NEAP_CHECK(s->n_bias == 0 || s->bias != NULL, NEAP_INVALID_ARGUMENT, "bias is NULL but has %zu entries", s->n_bias);
     for (size_t i = 0; i < s->n_bias; i++) {
         const neap_logit_bias *b = &s->bias[i];
-        NEAP_CHECK(b->token >= 0 && b->token < vocab, NEAP_INVALID_ARGUMENT, "bias[%zu].token is %d; allowed is 0 .. %d",
-                   i, b->token, vocab - 1);
+        NEAP_CHECK(b->token >= 0 && b->token < vocab, NEAP_INVALID_ARGUMENT,
+                   "bias[%zu].token is %d; allowed is 0 .. %d", i, b->token, vocab - 1);
         NEAP_CHECK(b->bias <= 1e6f, NEAP_INVALID_ARGUMENT, "bias[%zu].bias is %g; allowed is -inf .. 1e6", i,
                    (double)b->bias);
     }

@@ -10,9 +10,10 @@
  *   else              w = exp((l - max) / T); top-k keeps the k largest; top-p keeps the shortest run of them
  *                     (falling) whose sum reaches p of what top-k kept; min-p drops w < m * w_max; one is drawn
  *
- * Nothing is sorted in full: a coarse histogram over max - l tells which candidates can matter, and a heap
- * hands these out in falling order until the cuts are met. Equal logits: lower id first. Sums are doubles in
- * a fixed order, the exponential is our own: the same row and address give the same token on every machine.
+ * Nothing is sorted in full: a coarse histogram over max - l tells which candidates are in, which are out and
+ * which few need an order, and a heap hands these out in falling order. Equal logits: lower id first. Sums are
+ * doubles in a fixed order, the exponential is our own: the same row and address give the same token on every
+ * machine.
  *
  * Called by the engine for each finished row. Owns its scratch only. */
 #include "engine/sampler.h"
@@ -57,10 +58,20 @@ static double exp_negative(double x) {
     if (x < -700.0) return 0.0;
     const int n = (int)(x * 1.4426950408889634 - 0.5);
     const double r = (x - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
-    static const double coefficients[14] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0,
-                                            1.0 / 362880.0,     1.0 / 40320.0,     1.0 / 5040.0,     1.0 / 720.0,
-                                            1.0 / 120.0,        1.0 / 24.0,        1.0 / 6.0,        0.5,
-                                            1.0,                1.0};
+    static const double coefficients[14] = {1.0 / 6227020800.0,
+                                            1.0 / 479001600.0,
+                                            1.0 / 39916800.0,
+                                            1.0 / 3628800.0,
+                                            1.0 / 362880.0,
+                                            1.0 / 40320.0,
+                                            1.0 / 5040.0,
+                                            1.0 / 720.0,
+                                            1.0 / 120.0,
+                                            1.0 / 24.0,
+                                            1.0 / 6.0,
+                                            0.5,
+                                            1.0,
+                                            1.0};
     double y = coefficients[0];
     for (int i = 1; i < 14; i++) y = y * r + coefficients[i];
     const uint64_t bits = (uint64_t)(1023 + n) << 52;
@@ -131,62 +142,35 @@ static inline double weight_of(float logit, float max, double temperature) {
     return exp_negative(((double)logit - (double)max) / temperature);
 }
 
-/* Without top-k and top-p no order is needed: walk the ids. */
-static int32_t draw_unordered(const float *logits, int32_t vocab, float max, const neap_sampling *how, double u) {
+static inline bool is_before(neap_candidate a, neap_candidate b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+/* Draws among the candidates down to `last` (in falling order) that pass min-p, walking the ids: which ones take
+ * part matters, their order does not. */
+static int32_t draw_down_to(neap_candidate last, const float *logits, int32_t vocab, float max,
+                            const neap_sampling *how, double u) {
     const double temperature = (double)how->temperature;
     const double min_weight = (double)how->min_p;
-    double total = 0.0;
-    for (int32_t id = 0; id < vocab; id++) {
-        if (logits[id] == FORBIDDEN) continue;
-        const double w = weight_of(logits[id], max, temperature);
-        if (w >= min_weight) total += w;
+    double target = INFINITY;
+    int32_t drawn = 0;
+    for (int pass = 0; pass < 2; pass++) { /* the sum, then the place where u falls into it */
+        double sum = 0.0;
+        for (int32_t id = 0; id < vocab && sum <= target; id++) {
+            if (logits[id] == FORBIDDEN || is_before(last, (neap_candidate){.logit = logits[id], .id = id})) continue;
+            const double w = weight_of(logits[id], max, temperature);
+            if (w < min_weight || w == 0.0) continue;
+            sum += w;
+            drawn = id;
+        }
+        if (pass == 0) target = u * sum;
     }
-    const double target = u * total;
-    double sum = 0.0;
-    int32_t last = 0;
-    for (int32_t id = 0; id < vocab; id++) {
-        if (logits[id] == FORBIDDEN) continue;
-        const double w = weight_of(logits[id], max, temperature);
-        if (w < min_weight || w == 0.0) continue;
-        sum += w;
-        last = id;
-        if (sum > target) break;
-    }
-    return last;
+    return drawn;
 }
 
 static inline int bin_of(float logit, float max) {
     const float d = (max - logit) * BINS_PER_UNIT;
     return d < (float)(BINS - 1) ? (int)d : BINS - 1;
-}
-
-/* The last bin that can hold a candidate which survives top-k or, without top-k, top-p. */
-static int last_bin(const float *logits, int32_t vocab, float max, const neap_sampling *how, double *total) {
-    double weights[BINS] = {0};
-    int64_t counts[BINS] = {0};
-    const bool by_count = how->top_k > 0;
-    *total = 0.0;
-    for (int32_t id = 0; id < vocab; id++) {
-        if (logits[id] == FORBIDDEN) continue;
-        const int b = bin_of(logits[id], max);
-        counts[b]++;
-        if (by_count) continue;
-        const double w = weight_of(logits[id], max, (double)how->temperature);
-        weights[b] += w;
-        *total += w;
-    }
-    int64_t count = 0;
-    double sum = 0.0;
-    for (int b = 0; b < BINS; b++) {
-        count += counts[b];
-        sum += weights[b];
-        if (by_count ? count >= how->top_k : sum >= (double)how->top_p * *total) return b;
-    }
-    return BINS - 1;
-}
-
-static inline bool is_before(neap_candidate a, neap_candidate b) {
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
 static void sift_down(neap_candidate *heap, int32_t n, int32_t i) {
@@ -210,33 +194,67 @@ static void pop(neap_candidate *heap, int32_t n) {
     if (n > 1) sift_down(heap, n - 1, 0);
 }
 
-/* top-k and top-p: candidates leave the heap in falling order and gather at its end, the i-th at [n - 1 - i]. */
-static int32_t draw_ordered(const neap_sampler *s, const float *logits, float max, const neap_sampling *how, double u) {
-    const double temperature = (double)how->temperature;
+/* Heap of the candidates in bins first .. last. Returns how many. */
+static int32_t gather(const neap_sampler *s, const float *logits, float max, int first, int last) {
     neap_candidate *heap = s->candidates;
-    double total = 0.0;
-    const int bin = last_bin(logits, s->vocab, max, how, &total);
     int32_t n = 0;
     for (int32_t id = 0; id < s->vocab; id++) {
-        if (logits[id] == FORBIDDEN || bin_of(logits[id], max) > bin) continue;
-        heap[n++] = (neap_candidate){.logit = logits[id], .id = id};
+        if (logits[id] == FORBIDDEN) continue;
+        const int bin = bin_of(logits[id], max);
+        if (bin >= first && bin <= last) heap[n++] = (neap_candidate){.logit = logits[id], .id = id};
     }
     for (int32_t i = n / 2 - 1; i >= 0; i--) sift_down(heap, n, i);
+    return n;
+}
 
-    int32_t n_popped = 0;
-    if (how->top_k > 0) {
-        total = 0.0;
-        for (; n_popped < n && n_popped < how->top_k; n_popped++) {
-            pop(heap, n - n_popped);
-            total += weight_of(heap[n - 1 - n_popped].logit, max, temperature);
-        }
+/* top-p alone: whole bins are in until the sum would pass p; only the bin where that happens needs an order. */
+static int32_t draw_top_p(const neap_sampler *s, const float *logits, float max, const neap_sampling *how, double u) {
+    const double temperature = (double)how->temperature;
+    double weights[BINS] = {0};
+    double total = 0.0;
+    for (int32_t id = 0; id < s->vocab; id++) {
+        if (logits[id] == FORBIDDEN) continue;
+        const double w = weight_of(logits[id], max, temperature);
+        weights[bin_of(logits[id], max)] += w;
+        total += w;
     }
-    const int32_t n_allowed = how->top_k > 0 ? n_popped : n;
+    const double enough = (double)how->top_p * total;
+    double sum = 0.0;
+    int bin = 0;
+    while (bin < BINS - 1 && sum + weights[bin] < enough) sum += weights[bin++];
+    neap_candidate *heap = s->candidates;
+    neap_candidate last = {.logit = FORBIDDEN, .id = s->vocab};
+    for (int32_t n = gather(s, logits, max, bin, bin); n > 0 && sum < enough; n--) {
+        pop(heap, n);
+        last = heap[n - 1];
+        sum += weight_of(last.logit, max, temperature);
+    }
+    return draw_down_to(last, logits, s->vocab, max, how, u);
+}
+
+/* top-k, and top-p among these k: they leave the heap in falling order and gather at its end, the i-th at
+ * [n - 1 - i]. */
+static int32_t draw_top_k(const neap_sampler *s, const float *logits, float max, const neap_sampling *how, double u) {
+    const double temperature = (double)how->temperature;
+    int64_t counts[BINS] = {0};
+    for (int32_t id = 0; id < s->vocab; id++) {
+        if (logits[id] != FORBIDDEN) counts[bin_of(logits[id], max)]++;
+    }
+    int64_t count = counts[0];
+    int bin = 0;
+    while (bin < BINS - 1 && count < how->top_k) count += counts[++bin];
+    neap_candidate *heap = s->candidates;
+    const int32_t n = gather(s, logits, max, 0, bin);
+    const int32_t k = how->top_k < n ? how->top_k : n;
+    double total = 0.0;
+    for (int32_t i = 0; i < k; i++) {
+        pop(heap, n - i);
+        total += weight_of(heap[n - 1 - i].logit, max, temperature);
+    }
     const double enough = how->top_p < 1.0f ? (double)how->top_p * total : INFINITY;
     double sum = 0.0;
     int32_t n_kept = 0;
-    while (n_kept < n_allowed && sum < enough) {
-        if (n_kept == n_popped) pop(heap, n - n_popped++);
+    while (n_kept < k && sum < enough) {
         const double w = weight_of(heap[n - 1 - n_kept].logit, max, temperature);
         if (w < (double)how->min_p) break;
         sum += w;
@@ -250,6 +268,13 @@ static int32_t draw_ordered(const neap_sampler *s, const float *logits, float ma
         if (walked > target) break;
     }
     return heap[n - 1 - i].id;
+}
+
+static int32_t draw(const neap_sampler *s, const float *logits, float max, const neap_sampling *how, double u) {
+    if (how->top_k > 0 && how->top_k < s->vocab) return draw_top_k(s, logits, max, how, u);
+    if (how->top_p < 1.0f) return draw_top_p(s, logits, max, how, u);
+    const neap_candidate everything = {.logit = FORBIDDEN, .id = s->vocab};
+    return draw_down_to(everything, logits, s->vocab, max, how, u);
 }
 
 neap_status neap_sampler_draw(neap_sampler *s, float *logits, const neap_sampling *how, const int32_t *history,
@@ -280,8 +305,7 @@ neap_status neap_sampler_draw(neap_sampler *s, float *logits, const neap_samplin
         out->token = (int32_t)best;
     } else {
         const double u = neap_philox_uniform(how->seed, (uint64_t)n_history, NEAP_DRAW_TOKEN);
-        const bool is_ordered = (how->top_k > 0 && how->top_k < s->vocab) || how->top_p < 1.0f;
-        out->token = is_ordered ? draw_ordered(s, logits, max, how, u) : draw_unordered(logits, s->vocab, max, how, u);
+        out->token = draw(s, logits, max, how, u);
     }
     if (how->n_logprobs >= 0) {
         out->logprob = (float)(((double)s->raw[out->token] - (double)raw_max) - log_total);

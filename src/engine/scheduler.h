@@ -9,7 +9,7 @@
 #define NEAP_AGING_ROUNDS 4
 
 typedef struct neap_turn {
-    int64_t n_wanted;  /* >= 1: the rest of the prompt, or 1 when the sequence decodes */
+    int64_t n_wanted; /* >= 1: the rest of the prompt, or 1 when the sequence decodes */
     bool is_decode;
     uint32_t n_waited; /* in/out: rounds without a row */
     uint64_t served;   /* in/out: number of its last service, 0: never; smaller is longer ago */

@@ -23,9 +23,9 @@ typedef struct neap_text {
     neap_stop *stops;
     int32_t n_stops;
     bool is_stopped;
-    char *pending;      /* text that is complete but not given away, at the front the held-back part */
-    size_t n_pending;   /* bytes */
-    size_t n_released;  /* of pending, given away by the last call */
+    char *pending;     /* text that is complete but not given away, at the front the held-back part */
+    size_t n_pending;  /* bytes */
+    size_t n_released; /* of pending, given away by the last call */
     size_t pending_bytes;
 } neap_text;
 

@@ -20,8 +20,11 @@ typedef struct track {
 
 static neap_forward *open_forward(const neap_model *m, int32_t seqs_max, int32_t rows, int32_t n_threads) {
     neap_forward *f = NULL;
-    const neap_forward_options o = {.n_threads = n_threads, .seqs_max = seqs_max, .context_max = 512,
-                                    .batch_tokens_max = rows, .cache_tokens_max = (int64_t)seqs_max * 512,
+    const neap_forward_options o = {.n_threads = n_threads,
+                                    .seqs_max = seqs_max,
+                                    .context_max = 512,
+                                    .batch_tokens_max = rows,
+                                    .cache_tokens_max = (int64_t)seqs_max * 512,
                                     .enable_taps = true};
     if (neap_forward_create(&f, m, &o) != NEAP_OK) fail_msg("%s: %s", m->dir, neap_last_error());
     return f;
@@ -34,8 +37,13 @@ static void begin(neap_forward *f, track *t, const int32_t *tokens, int32_t n, t
 }
 
 static neap_segment segment_of(const track *t, int32_t n_rows) {
-    return (neap_segment){.slot = t->slot, .n_rows = n_rows, .position = t->done, .tokens = t->tokens + t->done,
-                          .wants_all_logits = true, .tap = t->out ? trace_tap : NULL, .tap_user = t->out};
+    return (neap_segment){.slot = t->slot,
+                          .n_rows = n_rows,
+                          .position = t->done,
+                          .tokens = t->tokens + t->done,
+                          .wants_all_logits = true,
+                          .tap = t->out ? trace_tap : NULL,
+                          .tap_user = t->out};
 }
 
 static void advance(neap_forward *f, track *t, int32_t n_rows) {
@@ -325,9 +333,8 @@ static int setup(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chunks),       cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_threads),      cmocka_unit_test(test_instruction_sets),
-        cmocka_unit_test(test_stale_memory), cmocka_unit_test(test_guards),
+        cmocka_unit_test(test_chunks),           cmocka_unit_test(test_batches),      cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_instruction_sets), cmocka_unit_test(test_stale_memory), cmocka_unit_test(test_guards),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -132,7 +132,8 @@ static void compare_fed(const neap_model *m, const char *path, const golden *g) 
     r.tap = best_tap;
     r.tap_user = &b;
     assert_int_equal(neap_submit(e, &r, &seq), NEAP_OK);
-    while (neap_step(e) == NEAP_OK) {}
+    while (neap_step(e) == NEAP_OK) {
+    }
     for (int32_t i = 0; i < g->n_greedy; i++) {
         if (b.best[i] != g->greedy[i]) fail_msg("%s: best logit %d is %d, wanted %d", path, i, b.best[i], g->greedy[i]);
     }
@@ -157,7 +158,8 @@ static void test_greedy(void **state) {
         for (struct dirent *entry = readdir(d); entry != NULL; entry = readdir(d)) {
             char path[800];
             const size_t n = strlen(entry->d_name);
-            if (strncmp(entry->d_name, "golden_p", 8) != 0 || n < 12 || strcmp(entry->d_name + n - 12, ".safetensors") != 0) {
+            if (strncmp(entry->d_name, "golden_p", 8) != 0 || n < 12 ||
+                strcmp(entry->d_name + n - 12, ".safetensors") != 0) {
                 continue;
             }
             snprintf(path, sizeof path, "%s/%.250s", paths[i], entry->d_name);

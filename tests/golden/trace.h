@@ -24,11 +24,11 @@ enum { TRACE_NAMES_MAX = 160, TRACE_CACHES_MAX = 96, TRACE_MODELS_MAX = 64 };
 
 typedef struct trace {
     int32_t n_rows, vocab;
-    float *logits;            /* [n_rows][vocab] */
-    bool *has_logits;         /* [n_rows] */
+    float *logits;    /* [n_rows][vocab] */
+    bool *has_logits; /* [n_rows] */
     int32_t n_names;
     char names[TRACE_NAMES_MAX][24];
-    uint64_t *rows;           /* [TRACE_NAMES_MAX][n_rows]; 0: not shown */
+    uint64_t *rows; /* [TRACE_NAMES_MAX][n_rows]; 0: not shown */
     int32_t n_caches;
     char caches[TRACE_CACHES_MAX][32];
     uint64_t cache_hashes[TRACE_CACHES_MAX];

@@ -9,12 +9,12 @@
 #include <string.h>
 
 /* A broken contract is a bug of the engine: stop at once, also with NDEBUG. */
-#define DEMAND(x)                                                        \
-    do {                                                                 \
-        if (!(x)) {                                                      \
+#define DEMAND(x)                                                           \
+    do {                                                                    \
+        if (!(x)) {                                                         \
             fprintf(stderr, "%s:%d: broken: %s\n", __FILE__, __LINE__, #x); \
-            abort();                                                     \
-        }                                                                \
+            abort();                                                        \
+        }                                                                   \
     } while (0)
 
 typedef struct fake_slot {
@@ -29,8 +29,8 @@ struct neap_forward {
     neap_forward_options options;
     fake_slot *slots;
     int64_t total, used;
-    float *logits;      /* [batch_tokens_max][vocab] */
-    bool *has_logits;   /* [batch_tokens_max] */
+    float *logits;    /* [batch_tokens_max][vocab] */
+    bool *has_logits; /* [batch_tokens_max] */
 };
 
 fake_control fake = {.nan_position = -1};
@@ -151,8 +151,8 @@ static void run_segment(neap_forward *f, const neap_segment *g, int32_t row) {
         float *logits = f->logits + (int64_t)(row + i) * f->model->net.vocab;
         fill_logits(f, s, logits);
         if (g->tap != NULL) {
-            const neap_tap tap = {.name = "logits", .rank = 2, .shape = {1, f->model->net.vocab},
-                                  .position = s->n - 1, .data = logits};
+            const neap_tap tap = {
+                .name = "logits", .rank = 2, .shape = {1, f->model->net.vocab}, .position = s->n - 1, .data = logits};
             g->tap(g->tap_user, &tap);
         }
     }

@@ -24,14 +24,14 @@ typedef struct fake_row {
 typedef struct fake_control {
     int32_t n_runs;
     int32_t rows_max_seen;
-    int32_t fail_run;            /* this run fails; 0: none */
-    int32_t nan_first;           /* sequences with this first token ... */
-    int64_t nan_position;        /* ... get a NaN in the logits of this position; -1: never */
+    int32_t fail_run;     /* this run fails; 0: none */
+    int32_t nan_first;    /* sequences with this first token ... */
+    int64_t nan_position; /* ... get a NaN in the logits of this position; -1: never */
     fake_script scripts[FAKE_SCRIPTS_MAX];
     int32_t n_scripts;
     fake_row log[FAKE_LOG_MAX];
     int32_t n_log;
-    void (*before_run)(void);    /* called inside a step */
+    void (*before_run)(void); /* called inside a step */
 } fake_control;
 
 extern fake_control fake;

@@ -45,7 +45,8 @@ static void script(const int32_t *tokens, int32_t n) {
 
 static size_t tokenize(const char *text, int32_t *tokens, size_t capacity) {
     size_t n = 0;
-    assert_int_equal(neap_tokenize(tokenizer, text, strlen(text), NEAP_TOKENIZE_SPECIAL, tokens, capacity, &n), NEAP_OK);
+    assert_int_equal(neap_tokenize(tokenizer, text, strlen(text), NEAP_TOKENIZE_SPECIAL, tokens, capacity, &n),
+                     NEAP_OK);
     return n;
 }
 
@@ -115,10 +116,8 @@ static void test_bytes_and_utf8(void **state) {
     static const struct {
         const char *bytes, *text;
     } cases[] = {
-        {"\xF0\x9F\x98\x80!", "\xF0\x9F\x98\x80!"},
-        {"a\x80z", "a\xEF\xBF\xBDz"},
-        {"\xC0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD"},
-        {"\xED\xA0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
+        {"\xF0\x9F\x98\x80!", "\xF0\x9F\x98\x80!"}, {"a\x80z", "a\xEF\xBF\xBDz"},
+        {"\xC0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD"},   {"\xED\xA0\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
         {"tail \xE2\x82", "tail \xEF\xBF\xBD"}, /* cut off at max_tokens */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -218,9 +217,13 @@ static void test_bad_stops(void **state) {
         size_t n;
         const char *text;
     } cases[] = {
-        {many, 17, "n_stop is 17; allowed is 0 .. 16"}, {empty, 2, "stop[1] is empty"}, {null, 1, "stop[0] is NULL"},
-        {invalid, 1, "stop[0] is not valid UTF-8"},     {too_long, 1, "stop[0] is longer than 1024 bytes"},
-        {NULL, 1, "stop is NULL but has 1 entries"},    {many, 100000, "n_stop is 100000"},
+        {many, 17, "n_stop is 17; allowed is 0 .. 16"},
+        {empty, 2, "stop[1] is empty"},
+        {null, 1, "stop[0] is NULL"},
+        {invalid, 1, "stop[0] is not valid UTF-8"},
+        {too_long, 1, "stop[0] is longer than 1024 bytes"},
+        {NULL, 1, "stop is NULL but has 1 entries"},
+        {many, 100000, "n_stop is 100000"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         neap_request r = request_of(prompt, 2, 4, NULL);
@@ -258,15 +261,16 @@ static void test_text_is_the_answer(void **state) {
         solo(&model, &r, CTX, &s);
         size_t n = 0;
         int32_t n_text_tokens = s.n_tokens;
-        assert_int_equal(neap_detokenize(tokenizer, s.tokens, (size_t)n_text_tokens, 0, wanted, sizeof wanted, &n), NEAP_OK);
+        assert_int_equal(neap_detokenize(tokenizer, s.tokens, (size_t)n_text_tokens, 0, wanted, sizeof wanted, &n),
+                         NEAP_OK);
         const bool is_eos = s.finish == NEAP_FINISH_STOP && s.n_text == n;
         if (s.finish == NEAP_FINISH_STOP && !is_eos) {
             n_cut++;
             assert_true(s.n_text < n);
             bool is_stop = false;
             for (size_t k = 0; k < r.n_stop; k++) {
-                is_stop |= s.n_text + strlen(stops[k]) <= n &&
-                           memcmp(wanted + s.n_text, stops[k], strlen(stops[k])) == 0;
+                is_stop |=
+                    s.n_text + strlen(stops[k]) <= n && memcmp(wanted + s.n_text, stops[k], strlen(stops[k])) == 0;
             }
             assert_true(is_stop);
         } else {

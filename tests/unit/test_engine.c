@@ -3,6 +3,8 @@
 #include "engine_fixture.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <time.h>
 
 enum { VOCAB = 50, CTX = 64 };
 
@@ -264,21 +266,49 @@ static void test_good_edges(void **state) {
         switch (i) {
         case 0: how->temperature = 100; break;
         case 1: how->temperature = 1e-40f; break;
-        case 2: how->top_k = INT32_MAX; how->temperature = 1; break;
+        case 2:
+            how->top_k = INT32_MAX;
+            how->temperature = 1;
+            break;
         case 3: how->top_k = 1; break;
-        case 4: how->top_p = 1e-30f; how->temperature = 1; break;
+        case 4:
+            how->top_p = 1e-30f;
+            how->temperature = 1;
+            break;
         case 5: how->top_p = nextafterf(1.0f, 0.0f); break;
-        case 6: how->min_p = nextafterf(1.0f, 0.0f); how->temperature = 1; break;
+        case 6:
+            how->min_p = nextafterf(1.0f, 0.0f);
+            how->temperature = 1;
+            break;
         case 7: how->repetition_penalty = 1e-38f; break;
         case 8: how->repetition_penalty = 100; break;
-        case 9: how->presence_penalty = -2; how->frequency_penalty = -2; break;
-        case 10: how->presence_penalty = 2; how->frequency_penalty = 2; how->penalty_window = -1; break;
-        case 11: how->penalty_window = INT32_MAX; how->presence_penalty = 1; break;
-        case 12: how->seed = UINT64_MAX; how->temperature = 1; break;
+        case 9:
+            how->presence_penalty = -2;
+            how->frequency_penalty = -2;
+            break;
+        case 10:
+            how->presence_penalty = 2;
+            how->frequency_penalty = 2;
+            how->penalty_window = -1;
+            break;
+        case 11:
+            how->penalty_window = INT32_MAX;
+            how->presence_penalty = 1;
+            break;
+        case 12:
+            how->seed = UINT64_MAX;
+            how->temperature = 1;
+            break;
         case 13: how->n_logprobs = 20; break;
         case 14: how->n_logprobs = 0; break;
-        case 15: how->bias = many_bias; how->n_bias = 1024; break;
-        case 16: r.stop_tokens = many_tokens; r.n_stop_tokens = 64; break;
+        case 15:
+            how->bias = many_bias;
+            how->n_bias = 1024;
+            break;
+        case 16:
+            r.stop_tokens = many_tokens;
+            r.n_stop_tokens = 64;
+            break;
         case 17: r.max_tokens = INT32_MAX; break;
         case 18: how->penalty_window = 0; break;
         default: r.ignore_eos = 1; break;
@@ -469,6 +499,31 @@ static void test_cancel_in_prompt(void **state) {
         neap_engine_stats stats = {.struct_size = sizeof stats};
         assert_int_equal(neap_engine_statistics(e, &stats), NEAP_OK);
         assert_int_equal(stats.cache_tokens_used, 0);
+        neap_engine_destroy(e);
+    }
+}
+
+static void *cancel_later(void *seq) {
+    const struct timespec t = {.tv_nsec = 2000000};
+    nanosleep(&t, NULL);
+    assert_int_equal(neap_cancel(seq), NEAP_OK);
+    return NULL;
+}
+
+/* neap_cancel is the one call that may come from another thread. */
+static void test_cancel_from_outside(void **state) {
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        static said s;
+        pthread_t thread;
+        neap_engine *e = open_engine(&model, 1, 4096, 16);
+        neap_request r = request_of(prompt, 20, 2000, &s);
+        neap_seq *seq = submit(e, &r);
+        assert_int_equal(pthread_create(&thread, NULL, cancel_later, seq), 0);
+        run_all(e);
+        pthread_join(thread, NULL);
+        assert_true(s.is_done);
+        assert_true(s.finish == NEAP_FINISH_CANCELLED || s.n_tokens == 2000);
         neap_engine_destroy(e);
     }
 }
@@ -884,6 +939,7 @@ int main(void) {
         TEST(test_seed),
         TEST(test_cancel),
         TEST(test_cancel_in_prompt),
+        TEST(test_cancel_from_outside),
         TEST(test_busy_and_reclaim),
         TEST(test_nonfinite),
         TEST(test_forward_failure),

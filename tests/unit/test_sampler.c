@@ -198,10 +198,10 @@ static void test_distribution(void **state) {
         int32_t top_k;
         float top_p, min_p;
     } cases[] = {
-        {1.0f, 0, 1.0f, 0.0f},  {0.5f, 0, 1.0f, 0.0f},   {2.0f, 0, 1.0f, 0.0f},  {100.0f, 0, 1.0f, 0.0f},
-        {1.0f, 1, 1.0f, 0.0f},  {1.0f, 5, 1.0f, 0.0f},   {1.0f, 40, 1.0f, 0.0f}, {1.0f, 0, 0.9f, 0.0f},
-        {1.0f, 0, 0.3f, 0.0f},  {1.0f, 0, 1e-6f, 0.0f},  {1.0f, 0, 1.0f, 0.1f},  {0.7f, 0, 1.0f, 0.5f},
-        {0.8f, 20, 0.8f, 0.0f}, {0.8f, 20, 0.95f, 0.1f}, {1.3f, 0, 0.95f, 0.05f}, {3.0f, 50, 1.0f, 0.3f},
+        {1.0f, 0, 1.0f, 0.0f},     {0.5f, 0, 1.0f, 0.0f},     {2.0f, 0, 1.0f, 0.0f},   {100.0f, 0, 1.0f, 0.0f},
+        {1.0f, 1, 1.0f, 0.0f},     {1.0f, 5, 1.0f, 0.0f},     {1.0f, 40, 1.0f, 0.0f},  {1.0f, 0, 0.9f, 0.0f},
+        {1.0f, 0, 0.3f, 0.0f},     {1.0f, 0, 1e-6f, 0.0f},    {1.0f, 0, 1.0f, 0.1f},   {0.7f, 0, 1.0f, 0.5f},
+        {0.8f, 20, 0.8f, 0.0f},    {0.8f, 20, 0.95f, 0.1f},   {1.3f, 0, 0.95f, 0.05f}, {3.0f, 50, 1.0f, 0.3f},
         {1.0f, 10000, 1.0f, 0.0f}, {1.0f, 299, 0.999f, 0.0f},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -521,7 +521,8 @@ static void test_logprobs(void **state) {
         assert_int_equal(out.n_top, round);
         for (int32_t i = 0; i < out.n_top; i++) {
             assert_int_equal(out.top[i].token, order[i].id);
-            assert_true(fabs((double)out.top[i].logprob - (order[i].logit - lse)) < 1e-5 * (1 + fabs(order[i].logit - lse)));
+            assert_true(fabs((double)out.top[i].logprob - (order[i].logit - lse)) <
+                        1e-5 * (1 + fabs(order[i].logit - lse)));
         }
         const double wanted = (double)logits[out.token] - lse;
         assert_true(fabs((double)out.logprob - wanted) < 1e-6 * (1 + fabs(wanted)));
@@ -577,12 +578,18 @@ static void test_large_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_philox_known_answers), cmocka_unit_test(test_uniform),
-        cmocka_unit_test(test_distribution),         cmocka_unit_test(test_support),
-        cmocka_unit_test(test_greedy_and_ties),      cmocka_unit_test(test_penalties),
-        cmocka_unit_test(test_default_window),       cmocka_unit_test(test_bias),
-        cmocka_unit_test(test_unsampled),            cmocka_unit_test(test_nonfinite),
-        cmocka_unit_test(test_logprobs),             cmocka_unit_test(test_large_rows),
+        cmocka_unit_test(test_philox_known_answers),
+        cmocka_unit_test(test_uniform),
+        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_support),
+        cmocka_unit_test(test_greedy_and_ties),
+        cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_default_window),
+        cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_unsampled),
+        cmocka_unit_test(test_nonfinite),
+        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_large_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -148,7 +148,7 @@ static void test_stop_over_tokens(void **state) {
     check_all_splits("ababababac", 10, STOPS("ababac"), "abab", true);
     check_all_splits("aaaaaaaab", 9, STOPS("aaab"), "aaaaa", true);
     check_all_splits("xaxbx", 5, STOPS("b", "a"), "x", true);
-    check_all_splits("xabcd", 5, STOPS("abcd", "bc"), "xa", true); /* bc is complete first */
+    check_all_splits("xabcd", 5, STOPS("abcd", "bc"), "xa", true);    /* bc is complete first */
     check_all_splits("xabcd", 5, STOPS("abc", "bc", "c"), "x", true); /* same end: the longest */
     check_all_splits("one\n\ntwo", 8, STOPS("\n\n"), "one", true);
     check_all_splits("no stops at all", 15, NULL, 0, "no stops at all", false);
@@ -156,17 +156,25 @@ static void test_stop_over_tokens(void **state) {
 
 static void test_utf8_by_pieces(void **state) {
     (void)state;
-    check_all_splits("a\xF0\x9F\x98\x80" "b\xE2\x82\xAC\xC3\xA9", 11, NULL, 0, "a\xF0\x9F\x98\x80" "b\xE2\x82\xAC\xC3\xA9",
+    check_all_splits("a\xF0\x9F\x98\x80"
+                     "b\xE2\x82\xAC\xC3\xA9",
+                     11, NULL, 0,
+                     "a\xF0\x9F\x98\x80"
+                     "b\xE2\x82\xAC\xC3\xA9",
                      false);
 #define FFFD "\xEF\xBF\xBD"
     check_all_splits("\x80", 1, NULL, 0, FFFD, false);
-    check_all_splits("a\x80" "b", 3, NULL, 0, "a" FFFD "b", false);
-    check_all_splits("\xC0\x80", 2, NULL, 0, FFFD FFFD, false);             /* overlong */
-    check_all_splits("\xE0\x80\x80", 3, NULL, 0, FFFD FFFD FFFD, false);    /* overlong */
+    check_all_splits("a\x80"
+                     "b",
+                     3, NULL, 0, "a" FFFD "b", false);
+    check_all_splits("\xC0\x80", 2, NULL, 0, FFFD FFFD, false);               /* overlong */
+    check_all_splits("\xE0\x80\x80", 3, NULL, 0, FFFD FFFD FFFD, false);      /* overlong */
     check_all_splits("\xED\xA0\x80z", 4, NULL, 0, FFFD FFFD FFFD "z", false); /* surrogate */
     check_all_splits("\xF5\x80\x80\x80", 4, NULL, 0, FFFD FFFD FFFD FFFD, false);
-    check_all_splits("\xF0\x9F\x98", 3, NULL, 0, FFFD, false);              /* cut off: one maximal part */
-    check_all_splits("\xF0\x9F\x98" "a", 4, NULL, 0, FFFD "a", false);
+    check_all_splits("\xF0\x9F\x98", 3, NULL, 0, FFFD, false); /* cut off: one maximal part */
+    check_all_splits("\xF0\x9F\x98"
+                     "a",
+                     4, NULL, 0, FFFD "a", false);
     check_all_splits("\xE2\x82\xE2\x82\xAC", 5, NULL, 0, FFFD "\xE2\x82\xAC", false);
     check_all_splits("\xFF\xFE\xC3", 3, NULL, 0, FFFD FFFD FFFD, false);
 }
@@ -175,7 +183,12 @@ static void test_stop_and_utf8(void **state) {
     (void)state;
     check_all_splits("hi \xF0\x9F\x98\x80!", 8, STOPS("\xF0\x9F\x98\x80"), "hi ", true);
     check_all_splits("hi \xF0\x9F\x98\x81!", 8, STOPS("\xF0\x9F\x98\x80"), "hi \xF0\x9F\x98\x81!", false);
-    check_all_splits("a\xC3\xA9\xC3\xA9" "b", 6, STOPS("\xC3\xA9" "b"), "a\xC3\xA9", true);
+    check_all_splits("a\xC3\xA9\xC3\xA9"
+                     "b",
+                     6,
+                     STOPS("\xC3\xA9"
+                           "b"),
+                     "a\xC3\xA9", true);
     check_all_splits("\xC3\xA9 <en", 6, STOPS("<end>"), "\xC3\xA9 <en", false);
     check_all_splits("<e\xC3", 3, STOPS("<end>"), "<e" FFFD, false);
     check_all_splits("x\xC3", 2, STOPS(FFFD), "x", true); /* a stop string made by the flush */
@@ -276,7 +289,8 @@ static void test_random_bytes(void **state) {
         char bytes[64];
         const size_t n = 1 + next_random() % sizeof bytes;
         for (size_t i = 0; i < n; i++) {
-            static const unsigned char favourites[] = {0xF0, 0x9F, 0x98, 0x80, 0xE2, 0x82, 0xAC, 0xED, 0xA0, 'a', 'b', 0xC3};
+            static const unsigned char favourites[] = {0xF0, 0x9F, 0x98, 0x80, 0xE2, 0x82,
+                                                       0xAC, 0xED, 0xA0, 'a',  'b',  0xC3};
             const uint32_t x = next_random();
             bytes[i] = (char)(x % 4 ? favourites[x / 4 % sizeof favourites] : x / 4 % 256);
         }
