@@ -15,14 +15,16 @@ void neap_kernels_init(neap_kernels *k, uint32_t flags) {
 #undef OVERLAY
 }
 
+static void widen(const char **name, uint32_t *widest, uint32_t flags, uint32_t needs, const char *isa) {
+    if ((flags & needs) != needs || needs <= *widest) return;
+    *name = isa;
+    *widest = needs;
+}
+
 const char *neap_kernels_level(uint32_t flags) {
     const char *name = "scalar";
     uint32_t widest = 0;
-#define WIDEST(family, isa, needs)                                    \
-    if ((flags & (needs)) == (needs) && (uint32_t)(needs) > widest) { \
-        name = #isa;                                                  \
-        widest = (needs);                                             \
-    }
+#define WIDEST(family, isa, needs) widen(&name, &widest, flags, needs, #isa);
     NEAP_ALL_VARIANTS(WIDEST)
 #undef WIDEST
     return name;
