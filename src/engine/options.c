@@ -71,13 +71,15 @@ static void set_defaults(void *object, const neap_field *fields, size_t n_fields
     for (size_t i = 0; i < n_fields; i++) {
         const neap_field *f = &fields[i];
         char *place = (char *)object + f->offset;
-        const int32_t as_i32 = (int32_t)f->initial;
-        const uint64_t as_u64 = (uint64_t)f->initial;
-        const float as_f32 = (float)f->initial;
-        switch (f->kind) {
-        case FIELD_I32: memcpy(place, &as_i32, sizeof as_i32); break;
-        case FIELD_U64: memcpy(place, &as_u64, sizeof as_u64); break;
-        case FIELD_F32: memcpy(place, &as_f32, sizeof as_f32); break;
+        if (f->kind == FIELD_I32) {
+            const int32_t x = (int32_t)f->initial;
+            memcpy(place, &x, sizeof x);
+        } else if (f->kind == FIELD_U64) {
+            const uint64_t x = (uint64_t)f->initial;
+            memcpy(place, &x, sizeof x);
+        } else {
+            const float x = (float)f->initial;
+            memcpy(place, &x, sizeof x);
         }
     }
 }
@@ -111,7 +113,7 @@ static neap_status check_ranges(const void *object, const neap_field *fields, si
         const bool is_above = f->is_min_open ? value > f->min : value >= f->min; /* NaN is neither */
         const bool is_below = f->is_max_open ? value < f->max : value <= f->max;
         if (is_above && is_below) continue;
-        char text[32];
+        char text[48];
         format_value(f, value, text, sizeof text);
         NEAP_FAIL(NEAP_INVALID_ARGUMENT, "%s is %s; allowed is %s%.17g .. %.17g%s", f->name, text,
                   f->is_min_open ? "above " : "", f->min, f->max, f->is_max_open ? ", exclusive" : "");
