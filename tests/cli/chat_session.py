@@ -6,10 +6,9 @@ import signal
 import stat
 import time
 
-from cli_shared import END, Terminal, byte_model, byte_tokenizer, check, finish, golden_model, one_line, run, scratch
+from cli_shared import FORBID, Terminal, byte_model, byte_tokenizer, check, finish, golden_model, one_line, run, scratch
 
 model = byte_model()
-FORBID = ("-l", f"{END}-inf")
 QUICK = ("chat", model, "-n", "12", *FORBID)
 
 
@@ -112,14 +111,17 @@ for bad in ("", "{", "[1]", "{\"messages\": [{}]}", "{\"messages\": [{\"role\": 
     r, q = talk("Hello", f"/load {kept}")
     check(roles(q) == ["user", "assistant"] and b"neap: " + kept.encode() in r.err, bad, r)
 
-r = run(*QUICK, "--no-think", stdin=b"/set\n/set temp 0.5\n/set temp\n/set temp 900\n/set model x\n/set predict=3\nHello\n/stats\n/ctx\n/help\n")
+lines = "/set\n/set temp 0.5\n/set temp\n/set temp 900\n/set model x\n/set predict=3\nHello\n/stats\n/ctx\n/help\n"
+r = run(*QUICK, "--no-think", stdin=lines.encode())
 err = r.err.decode()
-for text in ("repeat-penalty", "temp = 0.5", "usage: /set", "outside 0 .. 100", "\"model\" cannot be set", "predict = 3", "answer: 3 tokens",
-             "2 messages", "/glob PATTERN"):
+for text in ("repeat-penalty", "temp = 0.5", "usage: /set", "outside 0 .. 100", "\"model\" cannot be set", "predict = 3",
+             "answer: 3 tokens", "2 messages", "/glob PATTERN"):
     check(text in err, text, err)
-r = run(*QUICK, stdin=b"/stats\n/frobnicate\n/und\n/undo\n/regen\n/read\n/read /nowhere\n/glob /nowhere*\n/effort huge\n/exit now\n/load /nowhere\n/save /nowhere/x\n")
-for text in ("no answers yet", "unknown command /frobnicate", "did you mean /undo?", "nothing to undo", "no answer to make again", "usage: /read", "/nowhere",
-             "no file matches", "not one of low, high, max", "takes no argument", "cannot write"):
+lines = ["/stats", "/frobnicate", "/und", "/undo", "/regen", "/read", "/read /nowhere", "/glob /nowhere*", "/effort huge", "/exit now",
+         "/load /nowhere", "/save /nowhere/x", ""]
+r = run(*QUICK, stdin="\n".join(lines).encode())
+for text in ("no answers yet", "unknown command /frobnicate", "did you mean /undo?", "nothing to undo", "no answer to make again",
+             "usage: /read", "/nowhere", "no file matches", "not one of low, high, max", "takes no argument", "cannot write"):
     check(text in r.err.decode(), text, r)
 check(r.code == 0 and r.out == b"", "failing commands change nothing", r)
 

@@ -94,7 +94,7 @@ TEXTS = {
     "tool_choice_none_text": "Call no tool.", "json_object_text": "Answer with JSON.",
     "json_schema_text": "Answer with JSON of this schema.\n\n",
 }
-END = 258  # id of the token that ends an answer in byte_model
+FORBID = ("-l", "257-inf", "-l", "258-inf")  # no end of the answer: random weights might choose one at any time
 
 
 def byte_tokenizer(folder, marks="xtml"):

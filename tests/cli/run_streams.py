@@ -4,10 +4,9 @@ import json
 import os
 import subprocess
 
-from cli_shared import END, PROGRAM, byte_model, check, clean_environment, finish, golden_model, one_line, run, scratch
+from cli_shared import FORBID, PROGRAM, byte_model, check, clean_environment, finish, golden_model, one_line, run, scratch
 
 model = byte_model()
-FORBID = ("-l", f"{END}-inf")  # the random model must not end its answer by chance
 
 
 def text_of(*args, **more):
@@ -113,7 +112,8 @@ r = run("run", model, "-p", "word " * 1000, "-c", "100")
 check(r.code == 2 and one_line(r.err), "the prompt does not fit", r)
 r = run("run", model, "-p", "a", "-c", "2000000000", timeout=20)
 check(r.code in (2, 4) and one_line(r.err), "a context that nobody has memory for", r)
-for tools, text in ((b"{}", "array of tools"), (b"[{]", "column"), (b"[1] 2", "follow"), (b"[" * 70 + b"]" * 70, "levels"), (b"", "array of tools")):
+for tools, text in ((b"{}", "array of tools"), (b"[{]", "column"), (b"[1] 2", "follow"), (b"[" * 70 + b"]" * 70, "levels"),
+                    (b"", "array of tools")):
     with open(path, "wb") as f:
         f.write(tools)
     r = run("run", model, "-p", "a", "--tools", path)

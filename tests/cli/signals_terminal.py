@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from cli_shared import END, PROGRAM, Terminal, byte_model, check, clean_environment, finish, run, scratch
+from cli_shared import FORBID, PROGRAM, Terminal, byte_model, check, clean_environment, finish, run, scratch
 
 model = byte_model()
 ENDLESS = ("--raw", "--ignore-eos", "-n", "4000")
@@ -28,7 +28,7 @@ for number in (signal.SIGINT, signal.SIGTERM):
     check(whole.startswith((begin + out)[:-1].rsplit(b"\xef", 1)[0]), "the partial answer is a beginning of the whole one")
 
 # JSON after Ctrl-C is still JSON
-p = start("--json", "-n", "4000", "-l", f"{END}-inf")
+p = start("--json", "-n", "4000", *FORBID)
 time.sleep(0.5 if "NEAP_SANITIZE" not in os.environ else 2)
 p.send_signal(signal.SIGINT)
 out, err = p.communicate(timeout=60)
@@ -43,7 +43,8 @@ p.communicate(timeout=60)
 check(p.returncode == 130, p.returncode)
 
 # while it waits for its prompt it ends at once
-p = subprocess.Popen([PROGRAM, "run", model], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
+p = subprocess.Popen([PROGRAM, "run", model], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                     env=clean_environment())
 time.sleep(0.5)
 p.send_signal(signal.SIGTERM)
 out, err = p.communicate(timeout=20)
@@ -63,7 +64,7 @@ t.send(b"\x03")
 check(t.end() == 130, "Ctrl-C from the terminal")
 
 # colours: on a terminal, unless somebody does not want them
-REASON = ("run", model, "-p", "Hello", "-n", "20", "-l", f"{END}-inf", "--show-reasoning")
+REASON = ("run", model, "-p", "Hello", "-n", "20", *FORBID, "--show-reasoning")
 for args, env, wanted in (((), {}, True), ((), {"NO_COLOR": "1"}, False), ((), {"NO_COLOR": ""}, True), ((), {"TERM": "dumb"}, False),
                           (("--log-colors", "never"), {}, False), (("--log-colors", "off"), {}, False),
                           (("--log-colors", "always"), {"NO_COLOR": "1"}, True), ((), {"NEAP_LOG_COLORS": "never"}, False)):
