@@ -4,6 +4,7 @@ set -eu
 cd "$(dirname "$0")"
 sh tools/setup.sh build test
 : "${BUILD:=build}"
-cmake -S . -B "$BUILD" -DNEAP_TESTS=ON >/dev/null
+# shellcheck disable=SC2086
+cmake -S . -B "$BUILD" -DNEAP_TESTS=ON ${CMAKE_ARGS:--DNEAP_WERROR=OFF} >/dev/null
 cmake --build "$BUILD" -j "$(nproc)"
 ctest --test-dir "$BUILD" --output-on-failure -j "$(nproc)" "$@"

@@ -217,8 +217,11 @@ def check_listed():
     names = {os.path.basename(p) for p in listed}
     for family, variants in re.findall(r"^neap_kernel\((\w+) ([^)]*)\)", build, flags=re.M):
         names |= {f"{family}_{v}.c" for v in variants.split()}
-    for kind, test in re.findall(r"neap_(unit|golden|fuzz)_test\((\w+)", build):
-        names.add(("fuzz_" if kind == "fuzz" else "test_") + test + ".c")
+    several = re.findall(r"neap_tests\((unit|golden|fuzz) ([^)]*)\)", build)
+    for kind, tests in re.findall(r"neap_(unit|golden|fuzz)_test\((\w+)", build) + several:
+        names |= {("fuzz_" if kind == "fuzz" else "test_") + test + ".c" for test in tests.split()}
+    scripts_listed = " ".join(re.findall(r"foreach\(script ([^)]*)\)", build)).split()
+    build += " ".join(f"tests/cli/{name}.py" for name in scripts_listed)
     for path in files(".c", under=("src", "apps", "tests")):
         if os.path.basename(path) not in names:
             yield f"{path}: not in CMakeLists.txt"
