@@ -25,11 +25,11 @@
 /* y[i, j] = sum_k x[row(i), k] * W[j, k] for i < m, j in panels [panel_begin, panel_end) with j < W->n.
  * Scales of FP8 weights are below 2^120 (fast versions fold a factor 256 into them). */
 typedef struct neap_gemm_args {
-    float *y;               /* column j of W goes to y[i * ldy + j] */
+    float *y; /* column j of W goes to y[i * ldy + j] */
     int64_t ldy;
     const float *x;
     int64_t ldx;
-    const int32_t *rows;    /* row(i) = rows[i]; NULL: row(i) = i */
+    const int32_t *rows; /* row(i) = rows[i]; NULL: row(i) = i */
     int64_t m;
     const neap_matrix *w;
     int64_t panel_begin, panel_end;
@@ -52,38 +52,38 @@ typedef struct neap_act {
  * [ceil(d_v/32)][d_k][32], unused columns zero (they are computed like the others). Any split of the tokens
  * into calls gives the same bits. */
 typedef struct neap_kda_args {
-    int64_t n;                 /* tokens, >= 1 */
-    int64_t d_k, d_v, conv_k;  /* conv_k 1 .. 8; d_k, d_v <= 256 */
-    const float *q, *k, *v;    /* raw projections of this head, token t at + t * ld */
+    int64_t n;                /* tokens, >= 1 */
+    int64_t d_k, d_v, conv_k; /* conv_k 1 .. 8; d_k, d_v <= 256 */
+    const float *q, *k, *v;   /* raw projections of this head, token t at + t * ld */
     int64_t ld_q, ld_k, ld_v;
     const float *conv_q, *conv_k_w, *conv_v; /* filters [d, conv_k], last tap = the current token */
-    float *win_q, *win_k, *win_v; /* in/out: last conv_k-1 raw inputs [d, conv_k-1], oldest first */
-    const float *f;            /* decay projection [d_k] per token */
+    float *win_q, *win_k, *win_v;            /* in/out: last conv_k-1 raw inputs [d, conv_k-1], oldest first */
+    const float *f;                          /* decay projection [d_k] per token */
     int64_t ld_f;
-    const float *dt_bias;      /* [d_k] */
-    float decay_scale;         /* exp(A_log) of this head */
+    const float *dt_bias; /* [d_k] */
+    float decay_scale;    /* exp(A_log) of this head */
     bool is_bounded;
     float lower_bound;
-    const float *b;            /* write strength before the sigmoid, one per token */
+    const float *b; /* write strength before the sigmoid, one per token */
     int64_t ld_b;
-    const float *gate;         /* output gate before the sigmoid [d_v] per token */
+    const float *gate; /* output gate before the sigmoid [d_v] per token */
     int64_t ld_gate;
-    const float *o_norm;       /* [d_v] */
+    const float *o_norm; /* [d_v] */
     float eps;
-    float *state;              /* in/out */
-    float *out;                /* [d_v] per token */
+    float *state; /* in/out */
+    float *out;   /* [d_v] per token */
     int64_t ld_out;
-    float *scratch;            /* neap_kda_scratch(d_k, d_v) floats */
+    float *scratch; /* neap_kda_scratch(d_k, d_v) floats */
 } neap_kda_args;
 static inline int64_t neap_kda_state_floats(int64_t d_k, int64_t d_v) { return (d_v + 31) / 32 * 32 * d_k; }
 static inline int64_t neap_kda_scratch(int64_t d_k, int64_t d_v) { return 64 * (d_k + d_v) + 256; }
 
 /* Rows of a paged cache: position p of a sequence is row pages[p / page_rows] * page_rows + p % page_rows. */
 typedef struct neap_paged {
-    const float *base;     /* [pages][page_rows][width] */
-    const int32_t *pages;  /* the sequence's page table */
-    int32_t page_rows;     /* a power of two */
-    int32_t width;         /* floats per row */
+    const float *base;    /* [pages][page_rows][width] */
+    const int32_t *pages; /* the sequence's page table */
+    int32_t page_rows;    /* a power of two */
+    int32_t width;        /* floats per row */
 } neap_paged;
 static inline const float *neap_paged_row(const neap_paged *c, int64_t p) {
     return c->base + ((int64_t)c->pages[p / c->page_rows] * c->page_rows + p % c->page_rows) * c->width;
@@ -94,16 +94,16 @@ static inline const float *neap_paged_row(const neap_paged *c, int64_t p) {
  *   p = softmax over the n_list positions (max, then exp, sum as dot16 of ones);  out[h] = sum_j p_j latent_j
  * list: ascending positions; NULL = 0 .. n_list-1. lse[h] = max + log(sum) when lse != NULL. */
 typedef struct neap_attn_args {
-    const float *q;        /* [n_heads][r + dr], latent part first */
+    const float *q; /* [n_heads][r + dr], latent part first */
     int64_t ld_q, n_heads, r, dr;
     neap_paged cache;
     const int32_t *list;
-    int64_t n_list;        /* >= 1 */
+    int64_t n_list; /* >= 1 */
     float scale;
-    float *out;            /* [n_heads][r] */
+    float *out; /* [n_heads][r] */
     int64_t ld_out;
     float *lse;
-    float *scratch;        /* at least n_list floats */
+    float *scratch;         /* at least n_list floats */
     int64_t scratch_floats; /* how many there are; 0 = n_list. With neap_attn_scratch() of them a fast version
                              * reads each cached row once for several heads. The bits stay the same. */
 } neap_attn_args;
@@ -113,14 +113,14 @@ static inline int64_t neap_attn_scratch(int64_t n_list) { return 8 * n_list; }
  * ascending h, fmaf), then the k largest; equal scores: the lower position wins; -0 equals +0; NaN ranks last.
  * n <= k selects everything without scoring. */
 typedef struct neap_index_args {
-    const float *q;       /* [n_heads][d] */
-    const float *w;       /* [n_heads], factors already applied */
+    const float *q; /* [n_heads][d] */
+    const float *w; /* [n_heads], factors already applied */
     int64_t n_heads, d;
     neap_paged keys;
     int64_t n, k;
-    int32_t *out;         /* ascending positions, min(n, k) of them */
-    float *scores;        /* scratch, n floats; holds the scores afterwards when n > k */
-    int32_t *scratch;     /* n ints */
+    int32_t *out;     /* ascending positions, min(n, k) of them */
+    float *scores;    /* scratch, n floats; holds the scores afterwards when n > k */
+    int32_t *scratch; /* n ints */
 } neap_index_args;
 
 enum { NEAP_ATTNRES_MAX = 1024 }; /* snapshots that attnres_bank takes */
@@ -128,26 +128,26 @@ enum { NEAP_ATTNRES_MAX = 1024 }; /* snapshots that attnres_bank takes */
 /* Router of one token, from logits (F32): spec/kimi_linear.md section 5. Ids in order of falling biased score,
  * equal scores: lower id first. weights: unbiased scores, renormalised (+1e-20) if asked, times scale. */
 typedef struct neap_route_args {
-    const float *logits, *bias; /* [n_experts]; bias may be NULL */
+    const float *logits, *bias;                      /* [n_experts]; bias may be NULL */
     int32_t n_experts, top_k, n_groups, topk_groups; /* n_groups divides n_experts; enough experts kept */
     bool is_softmax, is_renormalized;
     float scale;
     int32_t *ids;
     float *weights;
-    float *margin;   /* may be NULL: last chosen minus best rejected biased score (inf: none rejected) */
-    float *scratch;  /* 2 * n_experts floats */
+    float *margin;  /* may be NULL: last chosen minus best rejected biased score (inf: none rejected) */
+    float *scratch; /* 2 * n_experts floats */
 } neap_route_args;
 
 typedef struct neap_kernels {
-    uint32_t flags;  /* NEAP_CPU_* in use */
+    uint32_t flags; /* NEAP_CPU_* in use */
     void (*gemm[NEAP_MATRIX_KINDS])(const neap_gemm_args *a);
     /* y = x * (1 / sqrt(mean x^2 + eps)) * w; y may be x. */
     void (*rmsnorm)(float *y, const float *x, const float *w, int64_t n, float eps);
     /* y = (x - mean) * (1 / sqrt(var + eps)) * w + b; b may be NULL; y may be x. */
     void (*layernorm)(float *y, const float *x, const float *w, const float *b, int64_t n, float eps);
-    void (*add)(float *y, const float *x, int64_t n);               /* y += x */
-    void (*axpy)(float *y, float a, const float *x, int64_t n);     /* y = fmaf(a, x, y) */
-    void (*sigmoid_mul)(float *y, const float *gate, int64_t n);    /* y *= sigmoid(gate) */
+    void (*add)(float *y, const float *x, int64_t n);                                          /* y += x */
+    void (*axpy)(float *y, float a, const float *x, int64_t n);                                /* y = fmaf(a, x, y) */
+    void (*sigmoid_mul)(float *y, const float *gate, int64_t n);                               /* y *= sigmoid(gate) */
     void (*glu)(float *y, const float *gate, const float *up, int64_t n, const neap_act *act); /* y may be gate */
     void (*kda)(const neap_kda_args *a);
     void (*attn)(const neap_attn_args *a);

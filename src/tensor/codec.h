@@ -19,15 +19,15 @@ uint16_t neap_f32_to_bf16(float v); /* nearest even; NaN stays NaN */
 float neap_f16_to_f32(uint16_t v);
 
 float neap_e4m3_decode(uint8_t code);
-uint8_t neap_e4m3_encode(float v); /* NaN -> 0x7f */
+uint8_t neap_e4m3_encode(float v);    /* NaN -> 0x7f */
 float neap_e2m1_decode(uint8_t code); /* low 4 bits */
 uint8_t neap_e2m1_encode(float v);    /* NaN -> 0 */
 /* code 0 is 2^-127, a subnormal float; 255 is NaN. */
 float neap_e8m0_decode(uint8_t code);
 
 typedef enum neap_mx_rule {
-    NEAP_MX_CEIL,  /* smallest power of two with amax / scale <= largest element: nothing saturates */
-    NEAP_MX_FLOOR  /* OCP MX 1.0: 2^(floor(log2 amax) - emax) */
+    NEAP_MX_CEIL, /* smallest power of two with amax / scale <= largest element: nothing saturates */
+    NEAP_MX_FLOOR /* OCP MX 1.0: 2^(floor(log2 amax) - emax) */
 } neap_mx_rule;
 typedef enum neap_mx_kind { NEAP_MX_E4M3, NEAP_MX_E2M1 } neap_mx_kind;
 /* amax = 0 -> 0; NaN or infinity -> 255. */

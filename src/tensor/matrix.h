@@ -32,9 +32,9 @@ typedef enum neap_matrix_kind {
 typedef struct neap_matrix {
     neap_matrix_kind kind;
     int64_t n, k;
-    int64_t panel_bytes;  /* bytes of one panel of 16 outputs */
-    const void *panels;   /* NULL: absent */
-    const float *scales;  /* FP8 only: [ceil(n/128)][ceil(k/128)] */
+    int64_t panel_bytes; /* bytes of one panel of 16 outputs */
+    const void *panels;  /* NULL: absent */
+    const float *scales; /* FP8 only: [ceil(n/128)][ceil(k/128)] */
 } neap_matrix;
 
 const char *neap_matrix_kind_name(neap_matrix_kind kind);
@@ -56,11 +56,11 @@ typedef struct neap_pack_source {
     neap_dtype dtype;
     const void *data;
     int64_t row_stride, col_stride;
-    const float *scale_inv;     /* FP8: [ceil(n/128)][ceil(k/128)], row-major; in the source's own orientation:
+    const float *scale_inv;       /* FP8: [ceil(n/128)][ceil(k/128)], row-major; in the source's own orientation:
                                  * [ceil(k/128)][ceil(n/128)] when the source is transposed (row_stride 1) */
-    int64_t scale_ld;           /* blocks per row of scale_inv; 0 = as above */
+    int64_t scale_ld;             /* blocks per row of scale_inv; 0 = as above */
     int64_t scale_row, scale_col; /* where data[0] lies inside the scaled tensor (a slice), in its orientation */
-    const uint8_t *scale_e8m0;  /* MXFP4 */
+    const uint8_t *scale_e8m0;    /* MXFP4 */
 } neap_pack_source;
 
 /* Writes panels [panel_begin, panel_end) of m into storage (the whole matrix's panel area). Threads may pack
