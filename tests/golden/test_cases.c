@@ -14,6 +14,11 @@ static void fill(float *x, int64_t n, uint32_t seed) {
     }
 }
 
+static void check_pattern(const float *x, int64_t n) {
+    const unsigned char *bytes = (const unsigned char *)x;
+    for (int64_t i = 0; i < 4 * n; i++) assert_int_equal(bytes[i], 0x5a);
+}
+
 /* A7: slots left and right of the one in use, and pages of others, hold a pattern before and after. */
 static void other_slots_stay_untouched(void **state) {
     (void)state;
@@ -34,7 +39,9 @@ static void other_slots_stay_untouched(void **state) {
             neap_cache_layer *c = &f->caches.layers[i];
             if (c->state) memset(c->state, 0x5a, 3 * (size_t)s->state_floats * sizeof(float));
             if (c->window) memset(c->window, 0x5a, 3 * (size_t)s->window_floats * sizeof(float));
-            if (c->rows) memset(c->rows, 0x5a, (size_t)f->caches.n_pages * NEAP_PAGE_ROWS * (size_t)s->row_floats * 4);
+            const size_t n_rows = (size_t)f->caches.n_pages * NEAP_PAGE_ROWS;
+            if (c->rows) memset(c->rows, 0x5a, n_rows * (size_t)s->row_floats * 4);
+            if (c->index_rows) memset(c->index_rows, 0x5a, n_rows * (size_t)s->index_floats * 4);
         }
         for (int t = 0; t < STEPS; t++) {
             int32_t token = (t * 7) % model->net.vocab;
@@ -44,14 +51,15 @@ static void other_slots_stay_untouched(void **state) {
         for (int32_t i = 0; i < n_layers; i++) {
             const neap_cache_layer_spec *s = &f->cache_specs[i];
             const neap_cache_layer *c = &f->caches.layers[i];
-            for (int64_t j = 0; j < 3 * s->state_floats; j++)
-                if (j / s->state_floats != used) assert_true(((const unsigned char *)(c->state + j))[1] == 0x5a);
-            for (int64_t j = 0; j < 3 * s->window_floats; j++)
-                if (j / s->window_floats != used) assert_true(((const unsigned char *)(c->window + j))[1] == 0x5a);
-            for (int64_t j = 0; c->rows && j < (int64_t)f->caches.n_pages * NEAP_PAGE_ROWS; j++) {
-                int64_t owner = f->caches.owner[j / NEAP_PAGE_ROWS];
-                const unsigned char *row = (const unsigned char *)(c->rows + j * s->row_floats);
-                for (int64_t b = 0; owner != used && b < s->row_floats * 4; b++) assert_int_equal(row[b], 0x5a);
+            for (int32_t k = 0; k < 3; k++) {
+                if (k == used) continue;
+                if (c->state) check_pattern(c->state + k * s->state_floats, s->state_floats);
+                if (c->window) check_pattern(c->window + k * s->window_floats, s->window_floats);
+            }
+            for (int64_t j = 0; j < (int64_t)f->caches.n_pages * NEAP_PAGE_ROWS; j++) {
+                if (f->caches.owner[j / NEAP_PAGE_ROWS] == used) continue;
+                if (c->rows) check_pattern(c->rows + j * s->row_floats, s->row_floats);
+                if (c->index_rows) check_pattern(c->index_rows + j * s->index_floats, s->index_floats);
             }
         }
         neap_forward_destroy(f);
@@ -75,9 +83,17 @@ static void nope_attention_knows_no_position(void **state) {
     for (size_t l = 0; l < sizeof levels / sizeof *levels; l++) {
         neap_kernels k;
         neap_kernels_init(&k, levels[l] & neap_cpu_flags());
-        neap_attn_args a = {.q = q, .ld_q = R + DR, .n_heads = H, .r = R, .dr = DR,
+        neap_attn_args a = {.q = q,
+                            .ld_q = R + DR,
+                            .n_heads = H,
+                            .r = R,
+                            .dr = DR,
                             .cache = {.base = base, .pages = pages, .page_rows = NEAP_PAGE_ROWS, .width = R + DR},
-                            .n_list = N, .scale = 0.1f, .out = near, .ld_out = R, .scratch = scratch};
+                            .n_list = N,
+                            .scale = 0.1f,
+                            .out = near,
+                            .ld_out = R,
+                            .scratch = scratch};
         k.attn(&a);
         a.list = list;
         a.out = far;
@@ -106,9 +122,17 @@ static void selection_is_the_same_on_any_rank(void **state) {
             for (int half = 0; half < 2; half++) {
                 int piece = half ? 2 * ranks - 1 - rank : rank;
                 for (int t = piece * T / (2 * ranks); t < (piece + 1) * T / (2 * ranks); t++) {
-                    neap_index_args a = {.q = q + t * H * D, .w = w + t * H, .n_heads = H, .d = D,
-                                         .keys = {.base = keys, .pages = pages, .page_rows = NEAP_PAGE_ROWS, .width = D},
-                                         .n = t + 1, .k = K, .out = got[t], .scores = scores, .scratch = scratch};
+                    neap_index_args a = {
+                        .q = q + t * H * D,
+                        .w = w + t * H,
+                        .n_heads = H,
+                        .d = D,
+                        .keys = {.base = keys, .pages = pages, .page_rows = NEAP_PAGE_ROWS, .width = D},
+                        .n = t + 1,
+                        .k = K,
+                        .out = got[t],
+                        .scores = scores,
+                        .scratch = scratch};
                     k.index(&a);
                 }
             }

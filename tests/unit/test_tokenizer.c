@@ -377,6 +377,51 @@ static void test_gaps(void **state) {
     neap_tokenizer_close(t);
 }
 
+/* Case G1 at the published size: 163,584 ranks, 256 slots behind them and holes between the special ids. An id is
+ * where the table puts it, however many holes come before. */
+static void test_published_ids(void **state) {
+    (void)state;
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static const char config[] =
+        "{\"added_tokens_decoder\":{\"163584\":{\"content\":\"[BOS]\"},\"163585\":{\"content\":\"[EOS]\"},"
+        "\"163586\":{\"content\":\"<|im_end|>\"},\"163588\":{\"content\":\"<|im_assistant|>\"},"
+        "\"163606\":{\"content\":\"<think>\"},\"163607\":{\"content\":\"</think>\"},"
+        "\"163839\":{\"content\":\"[PAD]\"}}}";
+    static const char text[] = "[BOS]<think>h</think>i<|im_end|><|reserved_token_163589|>[PAD]";
+    static const int32_t want[] = {163584, 163606, 'h', 163607, 'i', 163586, 163589, 163839};
+    enum { N_WANT = sizeof want / sizeof want[0] };
+    neap_text file = byte_tokens();
+    for (int i = 256; i < 163584; i++) { /* any other tokens: three bytes each */
+        char line[32];
+        snprintf(line, sizeof line, "%c%c%c%c %d\n", digits[i >> 18], digits[i >> 12 & 63], digits[i >> 6 & 63],
+                 digits[i & 63], i);
+        ok(neap_text_str(&file, line));
+    }
+    model_dir d;
+    neap_tokenizer *t = NULL;
+    dir_make(&d);
+    dir_put(&d, "tiktoken.model", file.p, file.n);
+    dir_put_text(&d, "tokenizer_config.json", config);
+    neap_text_free(&file);
+    ok(neap_tokenizer_open(&t, d.path));
+    dir_remove(&d);
+    assert_int_equal(neap_tokenizer_base(t), 163584);
+    assert_int_equal(neap_tokenizer_vocab(t), 163840);
+    int32_t tokens[64], close_think = 163607;
+    char back[128];
+    size_t n;
+    ok(neap_tokenize(t, text, sizeof text - 1, NEAP_TOKENIZE_SPECIAL, tokens, 64, &n));
+    assert_int_equal(n, N_WANT);
+    assert_memory_equal(tokens, want, sizeof want);
+    ok(neap_detokenize(t, want, N_WANT, NEAP_DETOKENIZE_SPECIAL, back, sizeof back, &n));
+    assert_int_equal(n, sizeof text - 1);
+    assert_memory_equal(back, text, n);
+    ok(neap_detokenize(t, &close_think, 1, NEAP_DETOKENIZE_SPECIAL, back, sizeof back, &n));
+    assert_int_equal(n, 8);
+    assert_memory_equal(back, "</think>", 8);
+    neap_tokenizer_close(t);
+}
+
 /* ------------------------------------------------------------- properties -------------------- */
 
 /* Streaming equals the whole, for random tokens and for random cuts of the bytes. */
@@ -559,7 +604,7 @@ int main(void) {
         cmocka_unit_test(test_invalid_utf8), cmocka_unit_test(test_token_bytes), cmocka_unit_test(test_specials),
         cmocka_unit_test(test_bad_vocab),    cmocka_unit_test(test_bad_config),  cmocka_unit_test(test_gaps),
         cmocka_unit_test(test_hold_back),    cmocka_unit_test(test_merges),      cmocka_unit_test(test_worst_case),
-        cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_arguments),   cmocka_unit_test(test_published_ids),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     neap_jtree_free(&doc);
