@@ -105,7 +105,10 @@ static neap_status attribute(const neap_text *tag, const char *key, neap_text *o
         const char *name = p;
         while (p < end && *p != '=' && *p != ' ') p++;
         size_t n_name = (size_t)(p - name);
-        if (end - p < 2 || p[0] != '=' || p[1] != '"') continue;
+        if (end - p < 2 || p[0] != '=' || p[1] != '"') { /* not key="value": go on behind it */
+            while (p < end && *p != ' ') p++;
+            continue;
+        }
         const char *value = p + 2;
         p = memchr(value, '"', (size_t)(end - value));
         if (p == NULL) p = end;

@@ -183,6 +183,11 @@ static void test_xtml_calls(void **state) {
     expect(xtml, TOOLS,
            O "tools" S O "call index=\"1\"" S ARG("a", "string", "x") C "call" S CALL("g", "2") C "call" S END,
            "T0(g,g:0)A0({})E()");
+    /* tags that are not well formed */
+    expect(xtml, TOOLS,
+           O "tools" S O "call =\"a\" = tool=g x==\"b\" tool=\"f\" index=\"" S O "argument type=string key=" S "x" C
+             "call" S END,
+           "T0(f,f:0)A0({\"\":\"x\"})E()");
     /* cut off inside a call: what was complete is there, no end is reported */
     expect(xtml, TOOLS, O "tools" S CALL("f", "1") O "argument key=\"a\" type=\"string\"" S "begi",
            "T0(f,f:0)A0({\"a\":\"begi)");
