@@ -25,7 +25,7 @@
 #define NEAP_ATTN_VARIANTS(X) X(attn, scalar, 0) NEAP_VARIANT_AVX2(X, attn) NEAP_VARIANT_AVX512(X, attn)
 #define NEAP_INDEX_VARIANTS(X) X(index, scalar, 0) NEAP_VARIANT_AVX2(X, index) NEAP_VARIANT_AVX512(X, index)
 #define NEAP_ATTNRES_VARIANTS(X) X(attnres, scalar, 0) NEAP_VARIANT_AVX2(X, attnres) NEAP_VARIANT_AVX512(X, attnres)
-#define NEAP_ROUTE_VARIANTS(X) X(route, scalar, 0)
+#define NEAP_ROUTE_VARIANTS(X) X(route, scalar, 0) NEAP_VARIANT_AVX2(X, route) NEAP_VARIANT_AVX512(X, route)
 #define NEAP_ROPE_VARIANTS(X) X(rope, scalar, 0)
 #define NEAP_SAMPLE_VARIANTS(X) X(sample, scalar, 0) NEAP_VARIANT_AVX2(X, sample) NEAP_VARIANT_AVX512(X, sample)
 

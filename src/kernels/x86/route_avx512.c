@@ -1,0 +1,4 @@
+/* The route family compiled for AVX-512: everything is in route_vec.h. */
+#include "kernels/x86/route_vec.h"
+
+void neap_route_avx512_init(neap_kernels *k) { route_fill(k); }
