@@ -125,10 +125,7 @@ static int loop(neap_cli_chat_state *c) {
     while (!c->wants_exit && !neap_cli_output_is_closed()) {
         message.n = 0;
         if (message.data != NULL) message.data[0] = 0;
-        /* Only a terminal's prompt survives Ctrl-C. */
-        if (neap_cli_lines_is_terminal(c->lines)) neap_cli_answer_begin();
         neap_cli_line kind = read_message(c, &message);
-        neap_cli_answer_end();
         if (neap_cli_signal() > 2) return 128 + neap_cli_signal();
         if (kind == NEAP_CLI_LINE_INTERRUPT) {
             on_interrupt(c);
@@ -148,6 +145,7 @@ static int loop(neap_cli_chat_state *c) {
             code = take_turn(c, message.data);
             c->wants_exit |= c->options->single_turn || code >= 128;
         }
+        if (code < 128) neap_cli_signal_clear(); /* it has stopped the answer */
         /* Somebody who types sees the error and goes on; a script should fail. */
         if (code != NEAP_EXIT_OK && !neap_cli_lines_is_terminal(c->lines)) break;
     }
@@ -208,9 +206,12 @@ int neap_cli_chat(neap_cli_options *o) {
     if (code == NEAP_EXIT_OK) {
         c.lines = neap_cli_lines_open();
         greet(&c);
+        /* From here on Ctrl-C stops an answer or gives up a line; it must not end the program in between. */
+        if (neap_cli_lines_is_terminal(c.lines)) neap_cli_signals_hold();
         if (o->prompt != NULL) {
             code = take_turn(&c, o->prompt);
             c.wants_exit = o->single_turn || code != NEAP_EXIT_OK;
+            if (code < 128) neap_cli_signal_clear();
         }
         if (!c.wants_exit) code = loop(&c);
     }

@@ -4,8 +4,8 @@
  * answers and nothing else. The history file lies under $XDG_STATE_HOME/neap (default ~/.local/state/neap), is
  * readable by its owner only and is written after every message, so a crash loses nothing.
  *
- * Ctrl-C: the program's handler notes SIGINT, our own getc for libedit returns the failure of the interrupted
- * read, and the line is given up. Anything that is not a terminal (or a dumb one) is read with getline.
+ * Ctrl-C: the program's handler notes SIGINT, our own getc for libedit fails when it sees that, and the line is
+ * given up. Anything that is not a terminal (or a dumb one) is read with getline.
  *
  * Called by chat. Owns editor and history. */
 #include "lines.h"
@@ -45,15 +45,16 @@ static char *current_prompt(EditLine *edit) {
     return prompt.out;
 }
 
-/* One character for libedit: 1, 0 at the end, -1 when Ctrl-C was pressed. */
+/* One character for libedit: 1, 0 at the end, -1 when a signal was noted. */
 static int get_char(EditLine *edit, wchar_t *out) {
     (void)edit;
     mbstate_t state;
     memset(&state, 0, sizeof state);
     for (;;) {
         char c;
+        if (!neap_cli_wait_input()) return -1;
         ssize_t n = read(STDIN_FILENO, &c, 1);
-        if (n < 0 && errno == EINTR && neap_cli_signal() == 0) continue; /* window size and the like */
+        if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return (int)n;
         size_t got = mbrtowc(out, &c, 1, &state);
         if (got == (size_t)-2) continue; /* more bytes needed */
@@ -151,6 +152,8 @@ static neap_cli_line read_plain(neap_cli_lines *l, const char *prompt, neap_cli_
     }
     char *line = NULL;
     size_t capacity = 0;
+    /* A terminal gives whole lines, so nothing waits in the buffer of stdin. */
+    if (l->is_tty && !neap_cli_wait_input()) return NEAP_CLI_LINE_INTERRUPT;
     ssize_t n = getline(&line, &capacity, stdin);
     int is_interrupted = n < 0 && errno == EINTR;
     if (n > 0) {

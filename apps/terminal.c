@@ -12,6 +12,7 @@
 #include "terminal.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,7 +33,7 @@ static struct {
     double load_begin;
 } terminal = {.code = NEAP_EXIT_OK};
 
-static volatile sig_atomic_t caught_signal, is_answering;
+static volatile sig_atomic_t caught_signal, is_answering, is_holding;
 
 double neap_cli_seconds(void) {
     struct timespec t;
@@ -174,7 +175,7 @@ void neap_cli_load_progress(void *user, const char *what, uint64_t done, uint64_
 /* ---- signals ---- */
 
 static void on_signal(int number) {
-    if (is_answering && caught_signal == 0) {
+    if ((is_answering || is_holding) && caught_signal == 0) {
         caught_signal = number;
         return;
     }
@@ -193,13 +194,26 @@ void neap_cli_signals_init(void) {
     sigaction(SIGPIPE, &ignore, NULL); /* write errors are reported by write itself */
 }
 
-void neap_cli_answer_begin(void) {
-    caught_signal = 0;
-    is_answering = 1;
-}
+void neap_cli_signals_hold(void) { is_holding = 1; }
+
+void neap_cli_answer_begin(void) { is_answering = 1; }
 
 void neap_cli_answer_end(void) { is_answering = 0; }
 
 int neap_cli_signal(void) { return caught_signal; }
+
+int neap_cli_wait_input(void) {
+    sigset_t ours, before;
+    sigemptyset(&ours);
+    sigaddset(&ours, SIGINT);
+    sigaddset(&ours, SIGTERM);
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    /* Blocked between the look at the flag and the wait, so that a signal in between is not slept over. */
+    sigprocmask(SIG_BLOCK, &ours, &before);
+    int n = -1;
+    while (caught_signal == 0 && (n = ppoll(&input, 1, NULL, &before)) < 0 && errno == EINTR) continue;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return caught_signal == 0;
+}
 
 void neap_cli_signal_clear(void) { caught_signal = 0; }

@@ -38,13 +38,16 @@ void neap_cli_progress_clear(void);
 void neap_cli_log(void *user, neap_log_level level, const char *text);
 void neap_cli_load_progress(void *user, const char *what, uint64_t done, uint64_t total);
 
-/* Signals. Outside an answer SIGINT and SIGTERM end the program at once. Between answer_begin and answer_end the
- * first one is only noted (neap_cli_signal gives its number) and the second one ends the program. */
+/* Signals. Outside an answer SIGINT and SIGTERM end the program at once. Between answer_begin and answer_end, and from
+ * hold on, the first one is only noted (neap_cli_signal gives its number) and a second one ends the program. */
 void neap_cli_signals_init(void);
+void neap_cli_signals_hold(void);
 void neap_cli_answer_begin(void);
 void neap_cli_answer_end(void);
 int neap_cli_signal(void); /* 0 = none */
 void neap_cli_signal_clear(void);
+/* Waits until standard input has something to read (or its end): 1. 0: a signal was noted. */
+int neap_cli_wait_input(void);
 
 double neap_cli_seconds(void); /* monotonic clock */
 
