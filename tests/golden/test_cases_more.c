@@ -1,6 +1,7 @@
 /* More public failures of engines like this one, with the very sizes that the reports name: A6 (a batch that
  * shrinks and grows), A9 (memory in long decoding), D1 and D2 (whose positions are selected, and by which
- * rotation), D7 (offsets beyond 32 bits), I3 (a context that nobody has memory for). See tests/CASES.md. */
+ * rotation), D7 (offsets beyond 32 bits), I3 (a context that nobody has memory for); and a model file
+ * that is cut while it is in use. See tests/CASES.md. */
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -423,6 +424,38 @@ static void a_huge_context_is_refused_at_once(void **state) {
     neap_model_close(model);
 }
 
+/* ---- the model's file is cut while answers are computed ---- */
+
+static void a_cut_file_does_not_matter_later(void **state) {
+    (void)state;
+    static const int32_t tokens[12] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
+    fixture *fx = fx_load("kimi-k3-mini-mxfp4");
+    neap_model *model = fx_must_open(fx);
+    const size_t row = (size_t)model->net.vocab * sizeof(float);
+    float *wanted = need(row);
+    for (int is_cut = 0; is_cut < 2; is_cut++) {
+        char path[128];
+        int32_t slot;
+        snprintf(path, sizeof path, "%s/model.safetensors", fx->dir);
+        neap_forward *f = open_forward(model, 1, 64, 12);
+        assert_int_equal(neap_forward_open(f, 12, &slot), NEAP_OK);
+        for (int32_t t = 0; t < 12; t++) {
+            const neap_segment s = {
+                .slot = slot, .n_rows = 1, .position = t, .tokens = tokens + t, .wants_logits = true};
+            if (is_cut && t == 5) assert_int_equal(truncate(path, 0), 0);
+            assert_int_equal(neap_forward_run(f, &s, 1), NEAP_OK);
+        }
+        if (is_cut)
+            assert_memory_equal(neap_forward_logits(f, 0), wanted, row);
+        else
+            memcpy(wanted, neap_forward_logits(f, 0), row);
+        neap_forward_destroy(f);
+    }
+    free(wanted);
+    neap_model_close(model);
+    fx_free(fx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_batch_shrinks_and_grows),
@@ -430,6 +463,7 @@ int main(void) {
         cmocka_unit_test(golden_selections_need_the_right_rotation),
         cmocka_unit_test(offsets_have_64_bits),
         cmocka_unit_test(a_huge_context_is_refused_at_once),
+        cmocka_unit_test(a_cut_file_does_not_matter_later),
         cmocka_unit_test(decoding_keeps_its_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

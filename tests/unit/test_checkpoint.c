@@ -570,6 +570,39 @@ static void knows_golden_shapes(void **state) {
     neap_checkpoint_close(c);
 }
 
+/* Offsets above 32 bits: a sparse file whose second tensor begins at 5 GiB. */
+static void reads_beyond_4_gib(void **state) {
+    (void)state;
+    static const char header[] =
+        "{" T("a", "U8", "5368709120", "0,5368709120") "," T("b", "U8", "4", "5368709120,5368709124") "}";
+    const uint64_t n = sizeof header - 1;
+    const off_t data = 8 + (off_t)n;
+    unsigned char length[8], bytes[12];
+    for (int i = 0; i < 8; i++) length[i] = (unsigned char)(n >> 8 * i);
+    const int fd = open(in_work("far.safetensors"), O_CREAT | O_TRUNC | O_RDWR, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, length, 8, 0), 8);
+    assert_int_equal(pwrite(fd, header, n, 8), n);
+    if (pwrite(fd, "wxyz", 4, data + INT64_C(5368709120)) != 4) {
+        print_message("SKIP: no sparse files of 5 GiB here\n");
+        close(fd);
+        remove_work();
+        return;
+    }
+    assert_int_equal(pwrite(fd, "edge", 4, data + INT64_C(4294967294)), 4); /* around 2^32 */
+    close(fd);
+    neap_checkpoint *c = NULL;
+    expect(neap_checkpoint_open_file(&c, in_work("far.safetensors")), NEAP_OK, "far", "");
+    const neap_stored_tensor *a = neap_checkpoint_find(c, "a"), *b = neap_checkpoint_find(c, "b");
+    assert_true(a->bytes == UINT64_C(5368709120) && b->bytes == 4);
+    assert_int_equal(neap_checkpoint_read(c, a, UINT64_C(4294967292), 12, bytes), NEAP_OK);
+    assert_memory_equal(bytes, "\0\0edge\0\0\0\0\0\0", 12);
+    assert_int_equal(neap_checkpoint_read(c, b, 0, 4, bytes), NEAP_OK);
+    assert_memory_equal(bytes, "wxyz", 4);
+    neap_checkpoint_close(c);
+    remove_work();
+}
+
 static void notices_a_cut_while_open(void **state) {
     (void)state;
     const char *path = in_work("model.safetensors");
@@ -862,6 +895,7 @@ int main(void) {
         cmocka_unit_test(reads_golden_files),
         cmocka_unit_test(knows_golden_shapes),
         cmocka_unit_test(notices_a_cut_while_open),
+        cmocka_unit_test(reads_beyond_4_gib),
         cmocka_unit_test(reads_from_threads),
         cmocka_unit_test(writes_and_reads_back),
         cmocka_unit_test(copies_a_golden_file),
