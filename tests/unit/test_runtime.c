@@ -1,5 +1,6 @@
 /* Worker team, plan replay, and the core count from fake cgroup files (an engine that starts one thread too many
  * under a quota is throttled as a whole). */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -198,6 +199,18 @@ static void default_threads_is_sane(void **state) {
     int32_t n = neap_default_threads();
     assert_true(n >= 1 && n <= neap_cores_affinity());
     assert_true(neap_cores_physical() >= 1 && neap_cores_physical() <= neap_cores_affinity());
+    int32_t quota = neap_cores_quota("/proc/self/cgroup", "/sys/fs/cgroup");
+    assert_true(quota == 0 || n <= quota);
+    cpu_set_t all, one;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    for (int c = CPU_SETSIZE - 1; c >= 0 && CPU_COUNT(&one) == 0; c--)
+        if (CPU_ISSET(c, &all)) CPU_SET(c, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    int32_t affinity = neap_cores_affinity(), threads = neap_default_threads();
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    assert_int_equal(affinity, 1);
+    assert_int_equal(threads, 1);
 }
 
 int main(void) {
