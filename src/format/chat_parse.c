@@ -48,18 +48,33 @@ neap_status neap_parse_put(neap_chat_parser *p, neap_chat_kind kind, const char 
     return enqueue(p, (neap_queued){.kind = kind, .index = index, .at = at, .bytes = n});
 }
 
+/* The same for names and ids, which are C strings and come back in later requests: without control characters. */
+static neap_status keep_clean(neap_chat_parser *p, const char *s, size_t n, size_t *at) {
+    *at = p->text.n;
+    NEAP_TRY(neap_text_reserve(&p->text, n + 1));
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)s[i] >= 0x20 && s[i] != 0x7F) p->text.p[p->text.n++] = s[i];
+    p->text.p[p->text.n++] = 0;
+    return NEAP_OK;
+}
+
 neap_status neap_parse_call(neap_chat_parser *p, const char *name, size_t n_name, const char *id, size_t n_id) {
     neap_queued q = {.kind = NEAP_CHAT_TOOL_CALL, .index = p->n_calls};
     char number[16];
     p->call_open = true;
-    p->call_ignored = n_name == 0 || !p->tools_offered;
-    if (p->call_ignored) return NEAP_OK;
-    NEAP_TRY(keep(p, name, n_name, &q.name));
+    p->call_ignored = true;
+    if (!p->tools_offered) return NEAP_OK;
+    NEAP_TRY(keep_clean(p, name, n_name, &q.name));
+    if (p->text.p[q.name] == 0) {
+        p->text.n = q.name; /* the latest delta must stay the end of the texts */
+        return NEAP_OK;
+    }
+    p->call_ignored = false;
     if (id != NULL) {
-        NEAP_TRY(keep(p, id, n_id, &q.id));
+        NEAP_TRY(keep_clean(p, id, n_id, &q.id));
     } else {
         snprintf(number, sizeof number, ":%d", p->n_calls);
-        NEAP_TRY(keep(p, name, n_name, &q.id));
+        NEAP_TRY(keep_clean(p, name, n_name, &q.id));
         p->text.n--;
         size_t at;
         NEAP_TRY(keep(p, number, strlen(number), &at));

@@ -183,6 +183,8 @@ static void test_xtml_calls(void **state) {
     expect(xtml, TOOLS,
            O "tools" S O "call index=\"1\"" S ARG("a", "string", "x") C "call" S CALL("g", "2") C "call" S END,
            "T0(g,g:0)A0({})E()");
+    /* names without control characters, or no call */
+    expect(xtml, TOOLS, O "tools" S CALL("\n", "1") C "call" S CALL("f\tg\x7F", "2") C "call" S, "T0(fg,fg:0)A0({})");
     /* tags that are not well formed */
     expect(xtml, TOOLS,
            O "tools" S O "call =\"a\" = tool=g x==\"b\" tool=\"f\" index=\"" S O "argument type=string key=" S "x" C
