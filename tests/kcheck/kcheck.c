@@ -2,7 +2,8 @@
  *
  *   kcheck [--list] [--only=gemm,kda] [--cpu=avx2,avx512] [--seed=N] [--bench [--csv]]
  *
- * Exit 1 when any comparison failed. The ratio of --bench is to scalar, 0 when --cpu leaves scalar out. A variant that this CPU lacks is printed as SKIP, never as passed. */
+ * Exit 1 when any comparison failed. A variant that this CPU lacks is printed as SKIP, never as passed. The
+ * ratio of --bench is to scalar, 0 when --cpu leaves scalar out. */
 #include "kcheck.h"
 
 #include <stdarg.h>
