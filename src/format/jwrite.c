@@ -18,6 +18,7 @@
 neap_status neap_json_escape(const char *s, size_t n, neap_text *out) {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     size_t start = 0;
+    if (n == 0) return NEAP_OK; /* s may be NULL */
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)s[i];
         if (c >= 0x20 && c != '"' && c != '\\') continue;
