@@ -62,7 +62,7 @@ static void do_stats(neap_cli_chat_state *c, char *argument) {
         return;
     }
     neap_cli_note("last answer: %s", c->last_timings);
-    neap_cli_note("%llu answers: %llu prompt tokens in %.2f s, %llu new tokens in %.2f s",
+    neap_cli_note("all answers (%llu): %llu prompt tokens in %.2f s, %llu new tokens in %.2f s",
                   (unsigned long long)c->n_answers, (unsigned long long)c->n_prompt, c->prompt_seconds,
                   (unsigned long long)c->n_new, c->new_seconds);
 }

@@ -375,7 +375,7 @@ void neap_cli_options_free(neap_cli_options *o) {
 
 static const neap_cli_option *settable(const char *name) {
     char full[64];
-    snprintf(full, sizeof full, "--%s", name);
+    snprintf(full, sizeof full, "%s%s", name[0] != 0 && name[1] == 0 ? "-" : "--", name); /* n, s or a long name */
     int is_negated;
     const neap_cli_option *option = find_option(full, strlen(full), &is_negated);
     return option != NULL && option->can_set && !is_negated ? option : NULL;

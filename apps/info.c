@@ -89,8 +89,9 @@ static void model_rows(neap_cli_text *out, const neap_cli_options *o, const neap
 static void memory_rows(neap_cli_text *out, const neap_engine_options *e, const neap_model_info *i,
                         const neap_memory *m) {
     char a[64], b[64];
-    neap_cli_text_printf(out, "\nmemory for %d conversation%s of %d tokens\n", e->seqs_max, e->seqs_max > 1 ? "s" : "",
-                         e->context_max);
+    neap_cli_text_printf(out, "\nmemory for %d conversation%s of %d tokens%s\n", e->seqs_max,
+                         e->seqs_max > 1 ? "s" : "", e->context_max,
+                         e->context_max > i->context_max ? " (the model was made for fewer)" : "");
     row(out, "  weights", "%s", bytes(m->weights, a, sizeof a));
     row(out, "  states", "%s (%s for each conversation)", bytes(m->state, a, sizeof a),
         bytes(i->state_bytes, b, sizeof b));

@@ -331,7 +331,8 @@ const neap_cli_option neap_cli_option_table[] = {
      .group = g_model,
      .commands = TALKS | INFO,
      .has_environment = 1,
-     .help = "tokens of prompt and answer together; 0: as needed, within the model's limit"},
+     .help =
+         "tokens of prompt and answer together; 0: the prompt and room for -n or 16384 more, within the model's limit"},
     {{"-t", "--threads"},
      NEAP_CLI_INT,
      AT(threads),

@@ -9,6 +9,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "terminal.h"
 
@@ -40,8 +41,9 @@ void neap_cli_error(const char *format, ...) {
     int n = vsnprintf(line, sizeof line, format, args);
     va_end(args);
     if (n < 0) return;
+    line[neap_cli_clean(line, strlen(line))] = 0;
     for (char *c = line; *c != 0; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+        if (*c == '\n' || *c == '\t') *c = '?'; /* one line, whatever the arguments hold */
     }
     neap_cli_progress_clear();
     fprintf(stderr, "neap: %s\n", line);

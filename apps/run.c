@@ -148,6 +148,8 @@ static int answer(neap_cli_session *s) {
         else if (code == NEAP_EXIT_OK)
             print_json(s, &a);
     }
+    if (code == NEAP_EXIT_OK && a.finish == NEAP_FINISH_LENGTH && o->predict < 0 && !o->quiet)
+        neap_cli_note("neap: the answer was cut: the context of %d tokens is full", s->context);
     if (code == NEAP_EXIT_OK && neap_cli_wants_timings()) {
         char line[256];
         neap_cli_answer_timings(&a, line, sizeof line);

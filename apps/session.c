@@ -62,7 +62,7 @@ void neap_cli_session_close(neap_cli_session *s) {
 }
 
 int32_t neap_cli_session_context(const neap_cli_session *s, size_t n_prompt) {
-    enum { ANSWER = 4096, USUAL = 8192 };
+    enum { ANSWER = 16384, USUAL = 8192 };
     const neap_cli_options *o = s->options;
     if (o->ctx_size > 0) return (int32_t)o->ctx_size;
     neap_model_info info = {.struct_size = sizeof info};

@@ -62,6 +62,32 @@ int neap_cli_is_verbose(void) { return terminal.is_verbose; }
 
 int neap_cli_wants_timings(void) { return terminal.is_verbose || (terminal.err_is_tty && !terminal.is_quiet); }
 
+size_t neap_cli_clean(char *text, size_t n) {
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i], next = i + 1 < n ? (unsigned char)text[i + 1] : 0;
+        int is_c1 = c == 0xc2 && next >= 0x80 && next < 0xa0;
+        i += (size_t)is_c1;
+        text[kept++] = is_c1 || c == 0x7f || (c < 0x20 && c != '\n' && c != '\t') ? '?' : (char)c;
+    }
+    return kept;
+}
+
+/* Writes in pieces, cleaned when the stream is a terminal. Returns 0 when it failed. */
+static int write_text(FILE *stream, int is_tty, const char *bytes, size_t n) {
+    char piece[4096];
+    while (is_tty && n > 0) {
+        size_t size = n < sizeof piece ? n : sizeof piece;
+        if (size < n && (unsigned char)bytes[size - 1] == 0xc2) size--; /* keep the two bytes of a character together */
+        memcpy(piece, bytes, size);
+        size_t kept = neap_cli_clean(piece, size);
+        if (fwrite(piece, 1, kept, stream) != kept) return 0;
+        bytes += size;
+        n -= size;
+    }
+    return fwrite(bytes, 1, n, stream) == n && fflush(stream) == 0;
+}
+
 /* ---- standard output ---- */
 
 static void output_failed(void) {
@@ -76,7 +102,7 @@ void neap_cli_out(const char *bytes, size_t n) {
     if (terminal.is_closed || n == 0) return;
     neap_cli_dim_end();
     neap_cli_progress_clear();
-    if (fwrite(bytes, 1, n, stdout) != n || fflush(stdout) != 0) output_failed();
+    if (!write_text(stdout, terminal.out_is_tty, bytes, n)) output_failed();
 }
 
 void neap_cli_outf(const char *format, ...) {
@@ -111,8 +137,7 @@ void neap_cli_dim(const char *bytes, size_t n) {
     neap_cli_progress_clear();
     if (!terminal.is_dim && terminal.err_colors) fputs("\033[2m", stderr);
     terminal.is_dim = 1;
-    fwrite(bytes, 1, n, stderr);
-    fflush(stderr);
+    write_text(stderr, terminal.err_is_tty, bytes, n);
 }
 
 void neap_cli_dim_end(void) {

@@ -16,7 +16,11 @@ int neap_cli_is_verbose(void);
 /* Timings are shown: on a terminal unless quiet, elsewhere only when verbose. */
 int neap_cli_wants_timings(void);
 
-/* Writes to standard output and flushes. Once the reader is gone (EPIPE) all output is dropped; any other write
+/* Replaces control characters (C0 but newline and tab, DEL, C1) by '?' in place; returns the new length. */
+size_t neap_cli_clean(char *text, size_t n);
+
+/* Writes to standard output and flushes. On a terminal control characters are replaced: a model's text must not drive
+ * it. Once the reader is gone (EPIPE) all output is dropped; any other write
  * error prints one line. neap_cli_output_code: 0, or the exit code that a write error asks for. */
 void neap_cli_out(const char *bytes, size_t n);
 void neap_cli_outf(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -72,6 +72,12 @@ for args, env, wanted in (((), {}, True), ((), {"NO_COLOR": "1"}, False), ((), {
     t = Terminal(*REASON, *args, env=env)
     check(t.end() == 0 and (b"\x1b[2m" in t.seen) == wanted, args, env, t.seen[:200])
 
+# a model cannot drive the terminal: control characters of its text are replaced there, and only there
+BELL = ("run", model, "-p", "Hello", "-n", "3", "--raw", "-l", "27+1000")
+check(run(*BELL).out == b"\x1b\x1b\x1b\n")
+t = Terminal(*BELL, "-q")
+check(t.end() == 0 and t.seen == b"???\r\n", t.seen)
+
 # the answer of a terminal user can go to a file: it holds no colour and no progress
 path = os.path.join(scratch(), "answer")
 with open(path, "wb") as f:
