@@ -3,7 +3,7 @@
  *   SILU  g sigmoid(g) u
  *   SITU  beta tanh(g / beta) sigmoid(g) * lb tanh(u / lb); lb = 0: u itself
  *
- * Products are taken from left to right as written. Source: spec kimi_linear, kimi_k3 section 5. */
+ * Products are taken from left to right as written. Source: docs/numerics.md section 7. */
 #include "kernels/families.h"
 #include "kernels/vmath.h"
 

@@ -5,7 +5,7 @@
  *   lse[h] = max + log(sum)
  *
  * All heads share the rows (latent, then key part), so a cached token costs r + dr values whatever the number
- * of heads. Rows are visited in the order of the list. Source: spec kimi_linear section 4. */
+ * of heads. Rows are visited in the order of the list. Source: docs/numerics.md section 4. */
 #include "kernels/dot16.h"
 #include "kernels/families.h"
 #include "kernels/vmath.h"

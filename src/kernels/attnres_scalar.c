@@ -5,7 +5,7 @@
  *   stage 2  M = max(max, l);  a = exp(max - M), b = exp(l - M);
  *            out = fmaf(p, b, acc a) * (1 / fmaf(den, a, b))
  *
- * Source: spec kimi_k3 section 3. */
+ * Source: docs/numerics.md section 8. */
 #include <assert.h>
 
 #include "kernels/dot16.h"

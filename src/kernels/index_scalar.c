@@ -3,7 +3,7 @@
  *   I[j] = chain over ascending h of fmaf(w[h], relu(q[h] . k_j), acc),  the dot product as dot16
  *
  * While n <= k everything is selected and nothing is scored. relu(NaN) is NaN, which then ranks last.
- * Source: spec sparse_mla_indexer A1. */
+ * Source: docs/numerics.md section 5. */
 #include "kernels/dot16.h"
 #include "kernels/families.h"
 #include "kernels/topk.h"

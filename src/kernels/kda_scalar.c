@@ -6,7 +6,9 @@
  *
  * Order of the sums: prediction and output are chains over ascending d; norms are dot16. Nothing is carried
  * between tokens but the state and the windows, so any split of the tokens gives the same bits.
- * Source: spec kimi_linear section 3. */
+ * Source: docs/numerics.md section 3. */
+#include <assert.h>
+
 #include "kernels/dot16.h"
 #include "kernels/families.h"
 #include "kernels/vmath.h"
@@ -69,6 +71,8 @@ static void delta_rule(float *s, float *o, const float *q, const float *k, const
 static void kda(const neap_kda_args *a) {
     float q[D_MAX], k[D_MAX], v[D_MAX], keep[D_MAX];
     float q_scale = 1.0f / sqrtf((float)a->d_k);
+    assert(a->d_k <= D_MAX);
+    assert(a->d_v <= D_MAX);
     for (int64_t t = 0; t < a->n; t++) {
         for (int64_t i = 0; i < a->d_k; i++) {
             q[i] = conv_silu(a->q, a->ld_q, a->win_q, a->conv_q, a->conv_k, t, i);

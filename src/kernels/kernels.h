@@ -43,7 +43,7 @@ typedef struct neap_act {
 } neap_act;
 
 /* One KDA head over n consecutive tokens of one sequence: short convolution + SiLU, L2 norm, decay gate,
- * write strength, recurrence, gated RMSNorm, in one pass (spec/kimi_linear.md section 3). Per token:
+ * write strength, recurrence, gated RMSNorm, in one pass (docs/numerics.md section 3). Per token:
  *   q, k, v = silu(conv(raw));  q = q / sqrt(sum q^2 + 1e-6) * d_k^-1/2;  k likewise without the scale
  *   z = f + dt_bias;  bounded: g = lower_bound * sigmoid(decay_scale * z);  else g = -decay_scale * softplus(z)
  *   S = diag(exp g) S;  u = sigmoid(b) (v - S^T k);  S = S + k u^T;  o = S^T q
@@ -125,7 +125,7 @@ typedef struct neap_index_args {
 
 enum { NEAP_ATTNRES_MAX = 1024 }; /* snapshots that attnres_bank takes */
 
-/* Router of one token, from logits (F32): spec/kimi_linear.md section 5. Ids in order of falling biased score,
+/* Router of one token, from logits (F32): docs/numerics.md section 6. Ids in order of falling biased score,
  * equal scores: lower id first. weights: unbiased scores, renormalised (+1e-20) if asked, times scale. */
 typedef struct neap_route_args {
     const float *logits, *bias;                      /* [n_experts]; bias may be NULL */

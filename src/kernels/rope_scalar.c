@@ -1,7 +1,7 @@
 /* Rotary position embedding of one head, in place.
  *
  * Pair i is (2i, 2i+1) if interleaved, else (i, i + d/2):  (a, b) -> (a cos - b sin, b cos + a sin).
- * cos and sin [d/2] are F32 tables made by the caller. Source: spec sparse_mla_indexer A2. */
+ * cos and sin [d/2] are F32 tables made by the caller. Source: docs/numerics.md section 4. */
 #include "kernels/families.h"
 
 static void rope(float *x, const float *cos, const float *sin, int64_t d, bool is_interleaved) {

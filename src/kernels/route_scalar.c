@@ -6,7 +6,7 @@
  *   weights = s[ids], divided by (their sum + 1e-20) if asked, times scale
  *
  * The weight comes from s itself, never from c - bias: with a large bias that difference is zero. Choosing is in
- * route_pick.h. Source: spec kimi_linear section 5. */
+ * route_pick.h. Source: docs/numerics.md section 6. */
 #include "kernels/dot16.h"
 #include "kernels/families.h"
 #include "kernels/route_pick.h"

@@ -9,6 +9,7 @@
 #ifndef NEAP_KERNELS_X86_KDA_VEC_H
 #define NEAP_KERNELS_X86_KDA_VEC_H
 
+#include <assert.h>
 #include <math.h>
 #include <stdbool.h>
 
@@ -173,6 +174,7 @@ static inline void kda_gated_norm(float *o, const neap_kda_args *a, int64_t t) {
 static inline void kda_head(const neap_kda_args *a) {
     float *scratch = a->scratch, q_scale = 1.0f / sqrtf((float)a->d_k);
     int64_t d_k = a->d_k, d_v = a->d_v;
+    assert(a->conv_k <= KDA_TAPS_MAX);
     kda_input q = kda_input_make(&scratch, a->q, a->ld_q, d_k, a->conv_k, a->conv_q, a->win_q);
     kda_input k = kda_input_make(&scratch, a->k, a->ld_k, d_k, a->conv_k, a->conv_k_w, a->win_k);
     kda_input v = kda_input_make(&scratch, a->v, a->ld_v, d_v, a->conv_k, a->conv_v, a->win_v);
