@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <histedit.h>
+#include <langinfo.h>
 #include <limits.h>
 #include <locale.h>
 #include <stdio.h>
@@ -114,7 +115,8 @@ neap_cli_lines *neap_cli_lines_open(void) {
     int is_dumb = term == NULL || term[0] == 0 || strcmp(term, "dumb") == 0;
     l->is_tty = isatty(STDIN_FILENO) && neap_cli_stderr_is_tty();
     if (!l->is_tty || is_dumb) return l;
-    setlocale(LC_CTYPE, "");
+    /* libedit turns bytes into characters by the locale; tokens are UTF-8 whatever the locale says. */
+    if (setlocale(LC_CTYPE, "") == NULL || strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
     l->edit = el_init("neap", stdin, stderr, stderr);
     l->history = history_init();
     if (l->edit == NULL || l->history == NULL) return l;

@@ -173,6 +173,22 @@ with open(saved, encoding="utf-8") as f:
     q = json.load(f)
 check(roles(q) == ["user", "assistant"] and len(q["messages"][1]["content"]) > 5, q)
 
+# characters of several bytes, in any locale; the editing keys see characters
+for locale in ("C.UTF-8", "C"):
+    t = Terminal(*QUICK, "--no-think", env={"LC_ALL": locale})
+    t.expect("> ")
+    t.send("h\u00e9\u4f60\u4f60")
+    t.line("\x7f\u597d")
+    t.expect("cut: token limit")
+    t.expect("> ")
+    t.line(f"/save {saved}")
+    t.expect("2 messages saved")
+    t.send(b"\x04")
+    check(t.end() == 0)
+    with open(saved, encoding="utf-8") as f:
+        q = json.load(f)
+    check(q["messages"][0]["content"] == "h\u00e9\u4f60\u597d", locale, q)
+
 # SIGTERM ends it; with a dumb terminal it works without an editor
 t = Terminal(*QUICK)
 t.expect("> ")
