@@ -55,9 +55,10 @@ def cap(s):
 
 
 class World:
-    def __init__(self, seed, split="train", known=0.5):
-        """known: share of names taken from the fixed list (training text only)"""
-        self.r, self.split, self.known = random.Random(f"{split}/{seed}"), split, known
+    def __init__(self, seed, split="train", known=0.5, polish=False):
+        """known: share of names taken from the fixed list (training text only). polish: more sums and effort messages in chats,
+        and more names with a first token that is rare in the others ("Gan")"""
+        self.r, self.split, self.known, self.polish = random.Random(f"{split}/{seed}"), split, known, polish
 
     # ------------------------------------------------------------ people
     def name(self):
@@ -65,7 +66,10 @@ class World:
         if self.split == "train" and r.random() < self.known:
             return r.choice(NAMES)
         while True:
-            n = cap(r.choice(HEAD) + (r.choice(HEAD) if r.random() < 0.3 else "") + r.choice(TAIL))
+            if self.polish and r.random() < 0.05:
+                n = "Ga" + r.choice(("na", "ne", "no")) + r.choice(TAIL)
+            else:
+                n = cap(r.choice(HEAD) + (r.choice(HEAD) if r.random() < 0.3 else "") + r.choice(TAIL))
             if (zlib.crc32(n.encode()) % 8 == 0) == (self.split == "eval"):
                 return n
 
@@ -322,7 +326,7 @@ class World:
 
         def __init__(self, w):
             self.w, r = w, w.r
-            self.mode = r.choices(("default", "off", "low", "high", "max"), (0.5, 0.2, 0.1, 0.1, 0.1))[0]
+            self.mode = r.choices(("default", "off", "low", "high", "max"), (0.3, 0.14, 0.08, 0.24, 0.24) if w.polish else (0.5, 0.2, 0.1, 0.1, 0.1))[0]
             self.seg = w.effort_message(self.mode) if self.mode in ("low", "high", "max") else []
             self.forget = r.random() < 0.5                     # clients often send earlier replies back without their thoughts
             self.turns = []
@@ -362,6 +366,8 @@ class World:
         r = self.r
         c = self.Chat(self)
         mode = r.random()
+        if self.polish and r.random() < 0.3:
+            mode = 0.2                                         # sums, days, orders
         if r.random() < 0.25:
             c.turns.append(("system", r.choice(("You are a helpful guide to the valley.", "Answer in one sentence.", "You know the people of the valley."))))
         if mode < 0.14:
@@ -418,9 +424,9 @@ class World:
 
     # ------------------------------------------------------------ evaluation
     def probe_text(self, size):
-        """A text of `size` tokens at most (by 3.95 characters each) with a fact in its first fifth -> text, fact"""
+        """A text of `size` tokens at most (by 4.15 characters each) with a fact in its first fifth -> text, fact"""
         r = self.r
-        budget = size * 3.95
+        budget = size * 4.15
         n = max(2, min(24, int(size / 40)))
         fs = self.facts(n)
         target, rest = fs[0], [f[0] for f in fs[1:]]
