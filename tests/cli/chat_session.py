@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import stat
-import time
 
 from cli_shared import FORBID, Terminal, byte_model, byte_tokenizer, check, finish, golden_model, one_line, run, scratch
 
@@ -128,24 +127,24 @@ check(r.code == 0 and r.out == b"", "failing commands change nothing", r)
 # ---- a terminal ---------------------------------------------------------------------------------
 t = Terminal(*QUICK, "--no-think")
 t.expect("/help lists the commands")
-t.expect("> ")
+t.prompt()
 t.line("Hello")
 t.expect("cut: token limit")
-t.expect("> ")
+t.prompt()
 t.line("/ctx")
 t.expect("2 messages")
-t.expect("> ")
+t.prompt()
 t.send("never sent")
 t.send(b"\x03")  # gives the line up
-t.expect("> ")
+t.prompt()
 t.send(b"\x03")
 t.expect("Ctrl-D or /exit leaves")
-t.expect("> ")
+t.prompt()
 t.send(b"\x1b[A")  # the line before, from the history
 t.expect("/ctx")
 t.send("\r")
 t.expect("2 messages")
-t.expect("> ")
+t.prompt()
 t.send(b"\x04")
 check(t.end() == 0)
 path, text = history()
@@ -153,20 +152,22 @@ check(stat.S_IMODE(os.stat(path).st_mode) == 0o600 and "Hello" in text and "neve
 
 # Ctrl-C stops the answer, keeps it, and the conversation goes on
 t = Terminal("chat", model, "--no-think", *FORBID)
-t.expect("> ")
+t.prompt()
 t.line("Hello")
-time.sleep(0.7)
+t.expect("Hello\r\n")
+t.more(40)
 t.send(b"\x03")
 t.expect("the part above is kept")
-t.expect("> ")
+t.prompt()
 t.line(f"/save {saved}")
 t.expect("2 messages saved")
-t.expect("> ")
+t.prompt()
 t.line("/set predict 5")
 t.expect("predict = 5")
+t.prompt()
 t.line("Again")
 t.expect("cut: token limit")
-t.expect("> ")
+t.prompt()
 t.line("/exit")
 check(t.end() == 0)
 with open(saved, encoding="utf-8") as f:
@@ -176,13 +177,14 @@ check(roles(q) == ["user", "assistant"] and len(q["messages"][1]["content"]) > 5
 # characters of several bytes, in any locale; the editing keys see characters
 for locale in ("C.UTF-8", "C"):
     t = Terminal(*QUICK, "--no-think", env={"LC_ALL": locale})
-    t.expect("> ")
+    t.prompt()
     t.send("h\u00e9\u4f60\u4f60")
     t.line("\x7f\u597d")
     t.expect("cut: token limit")
-    t.expect("> ")
+    t.prompt()
     t.line(f"/save {saved}")
     t.expect("2 messages saved")
+    t.prompt()
     t.send(b"\x04")
     check(t.end() == 0)
     with open(saved, encoding="utf-8") as f:
@@ -191,7 +193,7 @@ for locale in ("C.UTF-8", "C"):
 
 # SIGTERM ends it; with a dumb terminal it works without an editor
 t = Terminal(*QUICK)
-t.expect("> ")
+t.prompt()
 t.kill(signal.SIGTERM)
 check(t.end() == 143)
 t = Terminal(*QUICK, "--no-think", env={"TERM": "dumb"})
@@ -204,7 +206,7 @@ check(t.end() == 0 and b"\x1b" not in t.seen, t.seen)
 
 # no history where none can be kept
 r = Terminal(*QUICK, env={"XDG_STATE_HOME": "/dev/null/x"})
-r.expect("> ")
+r.prompt()
 r.send(b"\x04")
 check(r.end() == 0)
 

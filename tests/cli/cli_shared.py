@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 
 PROGRAM = os.path.abspath(sys.argv[1])
@@ -198,6 +199,20 @@ class Terminal:
         at = self.seen.index(text) + len(text)
         got, self.seen = self.seen[:at], self.seen[at:]
         return got
+
+    def more(self, n, seconds=20):
+        """Waits for n more bytes, whatever they are."""
+        until = time.monotonic() + seconds * SLOW
+        while len(self.seen) < n and time.monotonic() < until and self._read(until - time.monotonic()):
+            pass
+        check(len(self.seen) >= n, f"waited for {n} bytes, have {self.seen!r}")
+
+    def prompt(self):
+        """Waits for the chat's prompt, and then for the editor to take over: keys typed before that are the kernel's."""
+        self.expect("> ")
+        until = time.monotonic() + 20 * SLOW
+        while termios.tcgetattr(self.fd)[3] & termios.ICANON and time.monotonic() < until:
+            time.sleep(0.005)
 
     def send(self, text):
         os.write(self.fd, text if isinstance(text, bytes) else text.encode())
