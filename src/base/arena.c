@@ -218,10 +218,12 @@ static uint64_t room_below(const char *limit_path, const char *used_path) {
 
 uint64_t neap_memory_available(void) {
     uint64_t kib = number_in_file("/proc/meminfo", "MemAvailable:");
-    uint64_t bytes = kib == UINT64_MAX ? (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) : kib * 1024;
+    uint64_t bytes =
+        kib == UINT64_MAX ? (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) : kib * 1024;
     /* Inside a container the mounted cgroup root is the container's own group. */
     uint64_t v2 = room_below("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current");
-    uint64_t v1 = room_below("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes");
+    uint64_t v1 =
+        room_below("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes");
     if (v2 < bytes) bytes = v2;
     if (v1 < bytes) bytes = v1;
     return bytes;

@@ -22,7 +22,7 @@ NEAP_MUST_CHECK neap_status neap_arena_array(neap_arena *a, size_t n, size_t siz
 NEAP_MUST_CHECK neap_status neap_arena_strdup(neap_arena *a, const char *s, const char **out);
 uint64_t neap_arena_bytes(const neap_arena *a);
 
-NEAP_MUST_CHECK neap_status neap_mem_alloc(size_t bytes, void **out);             /* zeroed */
+NEAP_MUST_CHECK neap_status neap_mem_alloc(size_t bytes, void **out);                /* zeroed */
 NEAP_MUST_CHECK neap_status neap_mem_grow(void **p, size_t old_bytes, size_t bytes); /* new part zeroed */
 void neap_mem_free(void *p);
 

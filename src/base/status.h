@@ -20,25 +20,25 @@ void neap_make_printable(char *s);
 void neap_error_copy(char *text, size_t capacity);
 
 #define NEAP_FAIL(code, ...) return neap_fail((code), __VA_ARGS__)
-#define NEAP_CHECK(cond, code, ...)                                                                 \
-    do {                                                                                            \
-        if (!(cond)) return neap_fail((code), __VA_ARGS__);                                         \
+#define NEAP_CHECK(cond, code, ...)                         \
+    do {                                                    \
+        if (!(cond)) return neap_fail((code), __VA_ARGS__); \
     } while (0)
-#define NEAP_TRY(call)                                                                              \
-    do {                                                                                            \
-        neap_status neap_try_status_ = (call);                                                      \
-        if (neap_try_status_ != NEAP_OK) return neap_try_status_;                                   \
+#define NEAP_TRY(call)                                            \
+    do {                                                          \
+        neap_status neap_try_status_ = (call);                    \
+        if (neap_try_status_ != NEAP_OK) return neap_try_status_; \
     } while (0)
 /* The same with a clean-up label `fail:`; needs a variable `status` in scope. */
-#define NEAP_TRY_GOTO(call)                                                                         \
-    do {                                                                                            \
-        status = (call);                                                                            \
-        if (status != NEAP_OK) goto fail;                                                           \
+#define NEAP_TRY_GOTO(call)               \
+    do {                                  \
+        status = (call);                  \
+        if (status != NEAP_OK) goto fail; \
     } while (0)
-#define NEAP_FAIL_GOTO(code, ...)                                                                   \
-    do {                                                                                            \
-        status = neap_fail((code), __VA_ARGS__);                                                    \
-        goto fail;                                                                                  \
+#define NEAP_FAIL_GOTO(code, ...)                \
+    do {                                         \
+        status = neap_fail((code), __VA_ARGS__); \
+        goto fail;                               \
     } while (0)
 
 #endif

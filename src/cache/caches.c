@@ -43,8 +43,8 @@ static neap_status ints(neap_arena *a, int64_t n, int32_t value, int32_t **out) 
 
 neap_status neap_caches_create(neap_caches *c, neap_arena *a, const neap_cache_layer_spec *specs, int32_t n_layers,
                                int32_t n_slots, int32_t n_pages, int32_t slot_pages_max) {
-    *c = (neap_caches){.n_layers = n_layers, .n_slots = n_slots, .n_pages = n_pages, .slot_pages_max = slot_pages_max,
-                       .specs = specs};
+    *c = (neap_caches){
+        .n_layers = n_layers, .n_slots = n_slots, .n_pages = n_pages, .slot_pages_max = slot_pages_max, .specs = specs};
     void *p;
     NEAP_TRY(neap_arena_array(a, (size_t)n_layers, sizeof *c->layers, &p));
     c->layers = p;

@@ -19,9 +19,9 @@ typedef struct neap_cache_layer_spec {
 } neap_cache_layer_spec;
 
 typedef struct neap_cache_layer {
-    float *state;     /* [n_slots][state_floats] */
-    float *window;    /* [n_slots][window_floats] */
-    float *rows;      /* [n_pages][NEAP_PAGE_ROWS][row_floats] */
+    float *state;      /* [n_slots][state_floats] */
+    float *window;     /* [n_slots][window_floats] */
+    float *rows;       /* [n_pages][NEAP_PAGE_ROWS][row_floats] */
     float *index_rows; /* [n_pages][NEAP_PAGE_ROWS][index_floats] */
 } neap_cache_layer;
 
@@ -29,10 +29,10 @@ typedef struct neap_caches {
     int32_t n_layers, n_slots, n_pages, slot_pages_max;
     const neap_cache_layer_spec *specs; /* borrowed */
     neap_cache_layer *layers;
-    int32_t *tables;      /* [n_slots][slot_pages_max] page of position / 64; -1 = none */
-    int32_t *slot_pages;  /* pages that a slot owns; -1 = the slot is free */
-    int32_t *owner;       /* slot that owns a page; -1 = free */
-    int32_t *free_pages;  /* stack */
+    int32_t *tables;     /* [n_slots][slot_pages_max] page of position / 64; -1 = none */
+    int32_t *slot_pages; /* pages that a slot owns; -1 = the slot is free */
+    int32_t *owner;      /* slot that owns a page; -1 = free */
+    int32_t *free_pages; /* stack */
     int32_t n_free;
 } neap_caches;
 

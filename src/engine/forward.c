@@ -23,7 +23,8 @@ static int32_t topk_max(const neap_network *net) {
     int32_t k = 0;
     for (int32_t i = 0; i < net->n_layers; i++) {
         const neap_layer *l = &net->layers[i];
-        if (l->mixer == NEAP_MIXER_MLA && l->spec.mla.has_index && l->spec.mla.index.topk > k) k = l->spec.mla.index.topk;
+        if (l->mixer == NEAP_MIXER_MLA && l->spec.mla.has_index && l->spec.mla.index.topk > k)
+            k = l->spec.mla.index.topk;
     }
     return k;
 }
@@ -41,8 +42,10 @@ static void emit_step(neap_builder *b, layout *l, int32_t logits_max) {
     const neap_network *net = b->net;
     int64_t rows = b->rows_max, c = net->width;
     neap_stream *s = &l->stream;
-    *s = (neap_stream){.p = neap_builder_floats(b, rows * c), .x = neap_builder_floats(b, rows * c),
-                       .y = neap_builder_floats(b, rows * c), .mix = neap_builder_floats(b, rows * c)};
+    *s = (neap_stream){.p = neap_builder_floats(b, rows * c),
+                       .x = neap_builder_floats(b, rows * c),
+                       .y = neap_builder_floats(b, rows * c),
+                       .mix = neap_builder_floats(b, rows * c)};
     if (net->attnres_block) s->bank = neap_builder_floats(b, bank_rows(net) * rows * c);
     int32_t topk = topk_max(net);
     l->selection.ld = topk;
@@ -109,9 +112,13 @@ static neap_status check_options(const neap_forward_options *o) {
 }
 
 static neap_builder builder_of(const neap_model *m, const neap_forward_options *o) {
-    return (neap_builder){.net = &m->net, .rows_max = o->batch_tokens_max, .seqs_max = o->seqs_max,
-                          .n_workers = o->n_threads, .context_max = pages_for(o->context_max) * NEAP_PAGE_ROWS,
-                          .has_taps = o->enable_taps, .layer = -1};
+    return (neap_builder){.net = &m->net,
+                          .rows_max = o->batch_tokens_max,
+                          .seqs_max = o->seqs_max,
+                          .n_workers = o->n_threads,
+                          .context_max = pages_for(o->context_max) * NEAP_PAGE_ROWS,
+                          .has_taps = o->enable_taps,
+                          .layer = -1};
 }
 
 /* Small slots beside the work region. */
@@ -237,8 +244,12 @@ static void fill_segment(neap_forward *f, const neap_segment *s) {
     assert(s->slot >= 0 && s->slot < f->seqs_max);
     assert(s->n_rows >= 1 && s->n_rows <= f->rows_max - b->n_rows);
     assert(s->position + s->n_rows <= (int64_t)f->caches.slot_pages[s->slot] * NEAP_PAGE_ROWS);
-    b->segments[i] = (neap_batch_segment){.slot = s->slot, .row_begin = b->n_rows, .n_rows = s->n_rows,
-                                          .position = s->position, .tap = s->tap, .tap_user = s->tap_user};
+    b->segments[i] = (neap_batch_segment){.slot = s->slot,
+                                          .row_begin = b->n_rows,
+                                          .n_rows = s->n_rows,
+                                          .position = s->position,
+                                          .tap = s->tap,
+                                          .tap_user = s->tap_user};
     for (int32_t r = 0; r < s->n_rows; r++) {
         int32_t row = b->n_rows + r;
         assert(s->tokens[r] >= 0 && s->tokens[r] < f->model->net.vocab);

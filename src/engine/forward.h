@@ -17,13 +17,13 @@ typedef struct neap_forward_options {
 } neap_forward_options;
 
 typedef struct neap_segment {
-    int32_t slot;            /* of the sequence, from neap_forward_open */
+    int32_t slot; /* of the sequence, from neap_forward_open */
     int32_t n_rows;
-    int64_t position;        /* of the first row; 0 = the sequence begins here: stored state is ignored */
-    const int32_t *tokens;   /* n_rows ids, checked by the caller */
-    bool wants_all_logits;   /* else only the last row's, if wants_logits */
+    int64_t position;      /* of the first row; 0 = the sequence begins here: stored state is ignored */
+    const int32_t *tokens; /* n_rows ids, checked by the caller */
+    bool wants_all_logits; /* else only the last row's, if wants_logits */
     bool wants_logits;
-    neap_tap_fn tap;         /* NULL = none */
+    neap_tap_fn tap; /* NULL = none */
     void *tap_user;
 } neap_segment;
 

@@ -6,8 +6,8 @@
 #include "cache/caches.h"
 #include "engine/forward_internal.h"
 
-static void show(const char *name, int32_t layer, int32_t rank, const int64_t shape[4], const float *data, neap_tap_fn tap,
-                 void *user) {
+static void show(const char *name, int32_t layer, int32_t rank, const int64_t shape[4], const float *data,
+                 neap_tap_fn tap, void *user) {
     char full[48];
     snprintf(full, sizeof full, "cache.%s.%d", name, layer);
     neap_tap t = {.name = full, .rank = rank, .position = -1, .data = data};

@@ -17,8 +17,8 @@ struct neap_forward {
     neap_cache_layer_spec *cache_specs;
     neap_batch batch;
     int32_t rows_max, seqs_max, logits_max;
-    float *logits;        /* [logits_max][vocab] */
-    int32_t *row_logits;  /* [rows_max] logits row of a row, -1 none */
+    float *logits;       /* [logits_max][vocab] */
+    int32_t *row_logits; /* [rows_max] logits row of a row, -1 none */
     neap_forward_options options;
 };
 

@@ -14,7 +14,8 @@ struct neap_tensors {
     neap_checkpoint *file;
 };
 
-_Static_assert(sizeof(((neap_tensor_info *)0)->shape) == sizeof(((neap_stored_tensor *)0)->shape), "rank limits differ");
+_Static_assert(sizeof(((neap_tensor_info *)0)->shape) == sizeof(((neap_stored_tensor *)0)->shape),
+               "rank limits differ");
 
 neap_status neap_tensors_open(neap_tensors **out, const char *path) {
     NEAP_CHECK(out != NULL && path != NULL, NEAP_INVALID_ARGUMENT, "neap_tensors_open: NULL argument");
@@ -37,9 +38,7 @@ void neap_tensors_close(neap_tensors *f) {
     neap_mem_free(f);
 }
 
-int64_t neap_tensors_count(const neap_tensors *f) {
-    return f == NULL ? 0 : neap_checkpoint_count(f->file);
-}
+int64_t neap_tensors_count(const neap_tensors *f) { return f == NULL ? 0 : neap_checkpoint_count(f->file); }
 
 static void describe(const neap_stored_tensor *t, neap_tensor_info *info) {
     info->name = t->name;
@@ -88,7 +87,8 @@ neap_status neap_tensors_write(const char *path, const neap_tensor_info *infos, 
     for (size_t i = 0; i < n && status == NEAP_OK; i++) {
         int dtype = infos[i].dtype == NULL ? -1 : neap_dtype_from_name(infos[i].dtype, strlen(infos[i].dtype));
         if (dtype < 0 || infos[i].name == NULL || infos[i].rank < 0 || infos[i].rank > NEAP_RANK_MAX) {
-            status = neap_fail(NEAP_INVALID_ARGUMENT, "%s: tensor %zu has no name, an unknown dtype or a bad rank", path, i);
+            status =
+                neap_fail(NEAP_INVALID_ARGUMENT, "%s: tensor %zu has no name, an unknown dtype or a bad rank", path, i);
             break;
         }
         list[i].name = infos[i].name;

@@ -56,10 +56,15 @@ static void linear_run(const void *p, int64_t begin, int64_t end, int32_t worker
         int64_t to = end < a->first_panel[i + 1] ? end : a->first_panel[i + 1];
         if (from >= to) continue;
         const neap_linear_target *t = &a->targets[i];
-        neap_gemm_args g = {.y = t->y, .ldy = t->ldy, .x = a->x, .ldx = a->ldx,
+        neap_gemm_args g = {.y = t->y,
+                            .ldy = t->ldy,
+                            .x = a->x,
+                            .ldx = a->ldx,
                             .rows = a->is_head ? a->batch->logit_rows : NULL,
-                            .m = a->is_head ? a->batch->n_logits : a->batch->n_rows, .w = t->w,
-                            .panel_begin = from - a->first_panel[i], .panel_end = to - a->first_panel[i]};
+                            .m = a->is_head ? a->batch->n_logits : a->batch->n_rows,
+                            .w = t->w,
+                            .panel_begin = from - a->first_panel[i],
+                            .panel_end = to - a->first_panel[i]};
         a->k->gemm[t->w->kind](&g);
     }
 }
@@ -115,7 +120,10 @@ static void tap_logits(const tap_args *a) {
                s->row_segment[s->logit_rows[i + n]] == s->row_segment[s->logit_rows[i]])
             n++;
         if (g->tap) {
-            neap_tap t = {.name = a->name, .rank = 2, .shape = {n, a->width}, .data = tap_row(a, i),
+            neap_tap t = {.name = a->name,
+                          .rank = 2,
+                          .shape = {n, a->width},
+                          .data = tap_row(a, i),
                           .position = s->row_position[s->logit_rows[i]]};
             g->tap(g->tap_user, &t);
         }
@@ -134,8 +142,12 @@ static void tap_run(const void *p, int64_t begin, int64_t end, int32_t worker) {
     for (int32_t i = 0; i < a->batch->n_segments; i++) {
         const neap_batch_segment *s = &a->batch->segments[i];
         if (!s->tap) continue;
-        neap_tap t = {.name = a->name, .is_int = a->is_int, .rank = 2, .shape = {s->n_rows, a->width},
-                      .position = s->position, .data = tap_row(a, s->row_begin)};
+        neap_tap t = {.name = a->name,
+                      .is_int = a->is_int,
+                      .rank = 2,
+                      .shape = {s->n_rows, a->width},
+                      .position = s->position,
+                      .data = tap_row(a, s->row_begin)};
         s->tap(s->tap_user, &t);
     }
 }

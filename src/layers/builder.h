@@ -20,29 +20,29 @@ typedef struct neap_batch_segment {
 
 typedef struct neap_batch {
     int32_t n_rows, n_segments, n_logits;
-    int32_t *tokens;      /* [rows_max] */
-    int32_t *row_segment; /* [rows_max] */
-    int64_t *row_position; /* [rows_max] */
-    int32_t *logit_rows;  /* [logits_max] row of each logits row, ascending */
+    int32_t *tokens;              /* [rows_max] */
+    int32_t *row_segment;         /* [rows_max] */
+    int64_t *row_position;        /* [rows_max] */
+    int32_t *logit_rows;          /* [logits_max] row of each logits row, ascending */
     neap_batch_segment *segments; /* [seqs_max] */
 } neap_batch;
 
 typedef struct neap_builder {
-    neap_plan *plan;      /* NULL: dry run */
-    neap_arena *arena;    /* op arguments; NULL: dry run */
+    neap_plan *plan;   /* NULL: dry run */
+    neap_arena *arena; /* op arguments; NULL: dry run */
     const neap_kernels *k;
     const neap_network *net;
     const neap_batch *batch;
-    neap_caches *caches;  /* NULL: dry run */
+    neap_caches *caches; /* NULL: dry run */
     int32_t rows_max, seqs_max, n_workers;
-    int64_t context_max;  /* positions of the longest sequence */
+    int64_t context_max; /* positions of the longest sequence */
     bool has_taps;
-    int32_t layer;        /* being emitted; names taps, selects the cache layer */
-    char *work;           /* region; NULL: dry run */
+    int32_t layer; /* being emitted; names taps, selects the cache layer */
+    char *work;    /* region; NULL: dry run */
     uint64_t work_used, work_peak;
-    uint64_t args_bytes;  /* counted in both runs */
+    uint64_t args_bytes; /* counted in both runs */
     int32_t n_ops;
-    neap_status status;   /* first failure; later calls do nothing */
+    neap_status status; /* first failure; later calls do nothing */
 } neap_builder;
 
 /* n floats (ints) of the work region, 64-byte aligned. In a dry run the pointer must not be read or written. */
@@ -93,14 +93,14 @@ neap_cache_layer_spec neap_mla_cache(const neap_mla_spec *s);
 
 /* ---- the residual stream (plain or AttnRes) ---- */
 typedef struct neap_stream {
-    float *p;      /* [rows, C] running sum */
-    float *bank;   /* [blocks][rows, C] snapshots, NULL without AttnRes */
-    float *mix;    /* [rows, C] mix of bank and p (what the norm reads); NULL without AttnRes */
-    float *x;      /* [rows, C] normed input of the next sub-layer */
-    float *y;      /* [rows, C] output of the last sub-layer, not yet added */
+    float *p;       /* [rows, C] running sum */
+    float *bank;    /* [blocks][rows, C] snapshots, NULL without AttnRes */
+    float *mix;     /* [rows, C] mix of bank and p (what the norm reads); NULL without AttnRes */
+    float *x;       /* [rows, C] normed input of the next sub-layer */
+    float *y;       /* [rows, C] output of the last sub-layer, not yet added */
     int32_t n_bank; /* snapshots so far, while emitting */
-    bool has_y;    /* y is pending */
-    bool is_fresh; /* the pending y replaces p instead of being added */
+    bool has_y;     /* y is pending */
+    bool is_fresh;  /* the pending y replaces p instead of being added */
 } neap_stream;
 /* p = embedding rows of the step's tokens. */
 void neap_embed_emit(neap_builder *b, neap_stream *s);

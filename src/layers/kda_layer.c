@@ -1,4 +1,4 @@
-/* KDA layer (spec kimi_linear section 3): projections, one fused task per head, output projection.
+/* KDA layer (docs/numerics.md section 3): projections, one fused task per head, output projection.
  *
  *   phase 1  q, k, v, f_a, b, g (or g_a) = W x                 one op over all panels
  *   phase 2  f = W_fb f_a   (gate = W_gb g_a)
@@ -41,17 +41,38 @@ static void one_head(const heads_args *a, const neap_batch_segment *seg, int64_t
         for (int i = 0; window && i < 3; i++) memset(window + i * win_stride, 0, (size_t)win * sizeof(float));
     }
     int64_t at = r * p + h * d;
-    neap_kda_args k = {
-        .n = seg->n_rows, .d_k = d, .d_v = d, .conv_k = taps,
-        .q = a->q + at, .k = a->kk + at, .v = a->v + at, .ld_q = p, .ld_k = p, .ld_v = p,
-        .conv_q = a->w->conv_q + h * d * taps, .conv_k_w = a->w->conv_k + h * d * taps,
-        .conv_v = a->w->conv_v + h * d * taps,
-        .win_q = window, .win_k = window ? window + win_stride : NULL, .win_v = window ? window + 2 * win_stride : NULL,
-        .f = a->f + at, .ld_f = p, .dt_bias = a->w->dt_bias + h * d, .decay_scale = a->w->decay_scale[h],
-        .is_bounded = a->spec.is_bounded, .lower_bound = a->spec.lower_bound,
-        .b = a->b + r * a->spec.n_heads + h, .ld_b = a->spec.n_heads,
-        .gate = a->gate + at, .ld_gate = p, .o_norm = a->w->o_norm, .eps = a->spec.eps,
-        .state = state, .out = a->out + at, .ld_out = p, .scratch = scratch};
+    neap_kda_args k = {.n = seg->n_rows,
+                       .d_k = d,
+                       .d_v = d,
+                       .conv_k = taps,
+                       .q = a->q + at,
+                       .k = a->kk + at,
+                       .v = a->v + at,
+                       .ld_q = p,
+                       .ld_k = p,
+                       .ld_v = p,
+                       .conv_q = a->w->conv_q + h * d * taps,
+                       .conv_k_w = a->w->conv_k + h * d * taps,
+                       .conv_v = a->w->conv_v + h * d * taps,
+                       .win_q = window,
+                       .win_k = window ? window + win_stride : NULL,
+                       .win_v = window ? window + 2 * win_stride : NULL,
+                       .f = a->f + at,
+                       .ld_f = p,
+                       .dt_bias = a->w->dt_bias + h * d,
+                       .decay_scale = a->w->decay_scale[h],
+                       .is_bounded = a->spec.is_bounded,
+                       .lower_bound = a->spec.lower_bound,
+                       .b = a->b + r * a->spec.n_heads + h,
+                       .ld_b = a->spec.n_heads,
+                       .gate = a->gate + at,
+                       .ld_gate = p,
+                       .o_norm = a->w->o_norm,
+                       .eps = a->spec.eps,
+                       .state = state,
+                       .out = a->out + at,
+                       .ld_out = p,
+                       .scratch = scratch};
     a->k->kda(&k);
 }
 
@@ -79,7 +100,10 @@ void neap_kda_emit(neap_builder *b, const neap_kda_spec *s, const neap_kda_weigh
     float *f_a = neap_builder_floats(b, rows * w->f_a.n);
     float *g_a = s->is_gate_full_rank ? NULL : neap_builder_floats(b, rows * w->g_a.n);
 
-    neap_linear_target in[] = {{&w->q, q, p}, {&w->k, k, p}, {&w->v, v, p}, {&w->f_a, f_a, w->f_a.n},
+    neap_linear_target in[] = {{&w->q, q, p},
+                               {&w->k, k, p},
+                               {&w->v, v, p},
+                               {&w->f_a, f_a, w->f_a.n},
                                {&w->b, beta, s->n_heads},
                                s->is_gate_full_rank ? (neap_linear_target){&w->g, gate, p}
                                                     : (neap_linear_target){&w->g_a, g_a, w->g_a.n}};

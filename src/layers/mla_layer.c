@@ -1,4 +1,4 @@
-/* MLA layer in the absorbed form, with or without an indexer (spec kimi_linear section 4, sparse_mla_indexer A1).
+/* MLA layer in the absorbed form, with or without an indexer (docs/numerics.md sections 4 and 5).
  *
  *   phase 1  q_a (or q), kv_a, gate, index k and head weights = W x         one op over all panels
  *   phase 2  per row: norm q_a and the latent, LayerNorm the index key, rotate keys, write the caches
@@ -24,19 +24,19 @@ typedef struct mla_args {
     int32_t layer;
     neap_mla_spec spec;
     const neap_mla_weights *w;
-    float *q_a;      /* [rows, q_lora] normed in place */
-    float *q;        /* [rows, H, dn + dr] */
-    float *kv;       /* [rows, r + dr] */
-    float *gate;     /* [rows, H, dv] */
-    float *q_abs;    /* [rows, H, r + dr] */
-    float *o_lat;    /* [rows, H, r] */
-    float *v;        /* [rows, H, dv] */
-    float *index_q;  /* [rows, hi, di] */
-    float *index_k;  /* [rows, di] */
-    float *index_w;  /* [rows, hi] */
+    float *q_a;       /* [rows, q_lora] normed in place */
+    float *q;         /* [rows, H, dn + dr] */
+    float *kv;        /* [rows, r + dr] */
+    float *gate;      /* [rows, H, dv] */
+    float *q_abs;     /* [rows, H, r + dr] */
+    float *o_lat;     /* [rows, H, r] */
+    float *v;         /* [rows, H, dv] */
+    float *index_q;   /* [rows, hi, di] */
+    float *index_k;   /* [rows, di] */
+    float *index_w;   /* [rows, hi] */
     float *cos, *sin; /* [rows, dr / 2] */
     neap_selection selection;
-    float *scores;   /* [workers][neap_attn_scratch(context)] */
+    float *scores;    /* [workers][neap_attn_scratch(context)] */
     int32_t *sorting; /* [workers][context] */
     int64_t context_max;
 } mla_args;
@@ -100,8 +100,13 @@ static void absorb_run(const void *ptr, int64_t begin, int64_t end, int32_t work
     int64_t dq = s->d_nope + s->d_rope, width = s->kv_lora + s->d_rope, n = a->batch->n_rows;
     for (int64_t h = begin; h < end; h++) {
         const neap_matrix *up = &a->w->k_up[h];
-        neap_gemm_args g = {.y = a->q_abs + h * width, .ldy = s->n_heads * width, .x = a->q + h * dq,
-                            .ldx = s->n_heads * dq, .m = n, .w = up, .panel_begin = 0,
+        neap_gemm_args g = {.y = a->q_abs + h * width,
+                            .ldy = s->n_heads * width,
+                            .x = a->q + h * dq,
+                            .ldx = s->n_heads * dq,
+                            .m = n,
+                            .w = up,
+                            .panel_begin = 0,
                             .panel_end = neap_matrix_panels(up)};
         a->k->gemm[up->kind](&g);
         for (int64_t row = 0; row < n; row++) {
@@ -116,7 +121,9 @@ static int64_t visible(const mla_args *a, int64_t row) { return a->batch->row_po
 
 static neap_paged paged(const mla_args *a, int64_t row, const float *base, int64_t width) {
     const neap_batch_segment *seg = &a->batch->segments[a->batch->row_segment[row]];
-    return (neap_paged){.base = base, .pages = neap_caches_table(a->caches, seg->slot), .page_rows = NEAP_PAGE_ROWS,
+    return (neap_paged){.base = base,
+                        .pages = neap_caches_table(a->caches, seg->slot),
+                        .page_rows = NEAP_PAGE_ROWS,
                         .width = (int32_t)width};
 }
 
@@ -135,9 +142,15 @@ static void select_run(const void *ptr, int64_t begin, int64_t end, int32_t work
         }
         int64_t n = visible(a, row), k = s->topk;
         int32_t *list = a->selection.lists + row * a->selection.ld;
-        neap_index_args x = {.q = q, .w = w, .n_heads = hi, .d = di,
-                             .keys = paged(a, row, a->caches->layers[a->layer].index_rows, di), .n = n, .k = k,
-                             .out = list, .scores = a->scores + worker * neap_attn_scratch(a->context_max),
+        neap_index_args x = {.q = q,
+                             .w = w,
+                             .n_heads = hi,
+                             .d = di,
+                             .keys = paged(a, row, a->caches->layers[a->layer].index_rows, di),
+                             .n = n,
+                             .k = k,
+                             .out = list,
+                             .scores = a->scores + worker * neap_attn_scratch(a->context_max),
                              .scratch = a->sorting + worker * a->context_max};
         a->k->index(&x);
         int64_t found = n < k ? n : k;
@@ -160,13 +173,18 @@ static void attend_run(const void *ptr, int64_t begin, int64_t end, int32_t work
     for (int64_t t = begin; t < end; t++) {
         int64_t row = t / groups, h = t % groups * HEAD_GROUP;
         int64_t n_heads = s->n_heads - h < HEAD_GROUP ? s->n_heads - h : HEAD_GROUP;
-        neap_attn_args x = {.q = a->q_abs + (row * s->n_heads + h) * width, .ld_q = width, .n_heads = n_heads,
-                            .r = s->kv_lora, .dr = s->d_rope,
+        neap_attn_args x = {.q = a->q_abs + (row * s->n_heads + h) * width,
+                            .ld_q = width,
+                            .n_heads = n_heads,
+                            .r = s->kv_lora,
+                            .dr = s->d_rope,
                             .cache = paged(a, row, a->caches->layers[a->layer].rows, width),
                             .list = s->has_index ? a->selection.lists + row * a->selection.ld : NULL,
                             .n_list = s->has_index ? a->selection.n_lists[row] : visible(a, row),
-                            .scale = s->softmax_scale, .out = a->o_lat + (row * s->n_heads + h) * s->kv_lora,
-                            .ld_out = s->kv_lora, .scratch = a->scores + worker * neap_attn_scratch(a->context_max),
+                            .scale = s->softmax_scale,
+                            .out = a->o_lat + (row * s->n_heads + h) * s->kv_lora,
+                            .ld_out = s->kv_lora,
+                            .scratch = a->scores + worker * neap_attn_scratch(a->context_max),
                             .scratch_floats = neap_attn_scratch(a->context_max)};
         a->k->attn(&x);
     }
@@ -180,8 +198,13 @@ static void expand_run(const void *ptr, int64_t begin, int64_t end, int32_t work
     int64_t n = a->batch->n_rows, all = (int64_t)s->n_heads * s->d_v;
     for (int64_t h = begin; h < end; h++) {
         const neap_matrix *up = &a->w->v_up[h];
-        neap_gemm_args g = {.y = a->v + h * s->d_v, .ldy = all, .x = a->o_lat + h * s->kv_lora,
-                            .ldx = (int64_t)s->n_heads * s->kv_lora, .m = n, .w = up, .panel_begin = 0,
+        neap_gemm_args g = {.y = a->v + h * s->d_v,
+                            .ldy = all,
+                            .x = a->o_lat + h * s->kv_lora,
+                            .ldx = (int64_t)s->n_heads * s->kv_lora,
+                            .m = n,
+                            .w = up,
+                            .panel_begin = 0,
                             .panel_end = neap_matrix_panels(up)};
         a->k->gemm[up->kind](&g);
         for (int64_t row = 0; s->has_output_gate && row < n; row++)
@@ -216,8 +239,14 @@ void neap_mla_emit(neap_builder *b, const neap_mla_spec *s, const neap_mla_weigh
     int64_t rows = b->rows_max, h = s->n_heads, dq = s->d_nope + s->d_rope, width = s->kv_lora + s->d_rope;
     int64_t hi = s->index.n_heads, di = s->index.head_dim;
     uint64_t mark = neap_builder_mark(b);
-    mla_args a = {.k = b->k, .batch = b->batch, .caches = b->caches, .layer = b->layer, .spec = *s, .w = w,
-                  .selection = *selection, .context_max = b->context_max};
+    mla_args a = {.k = b->k,
+                  .batch = b->batch,
+                  .caches = b->caches,
+                  .layer = b->layer,
+                  .spec = *s,
+                  .w = w,
+                  .selection = *selection,
+                  .context_max = b->context_max};
     if (s->q_lora) a.q_a = neap_builder_floats(b, rows * s->q_lora);
     a.q = neap_builder_floats(b, rows * h * dq);
     a.kv = neap_builder_floats(b, rows * width);

@@ -1,4 +1,4 @@
-/* Dense feed-forward: y = W_down act(W_gate x, W_up x), act = SwiGLU or SiTU (spec kimi_k3 section 5).
+/* Dense feed-forward: y = W_down act(W_gate x, W_up x), act = SwiGLU or SiTU (docs/numerics.md section 7).
  * The activation runs where gate and up of the same columns were computed, in one task. */
 #include "layers/builder.h"
 
@@ -23,8 +23,14 @@ static void glu_run(const void *ptr, int64_t begin, int64_t end, int32_t worker)
     (void)worker;
     int64_t n = a->batch->n_rows, first = begin * NEAP_PANEL;
     int64_t columns = (end * NEAP_PANEL < a->width ? end * NEAP_PANEL : a->width) - first;
-    neap_gemm_args g = {.y = a->h, .ldy = a->width, .x = a->x, .ldx = a->ldx, .m = n, .w = a->gate,
-                        .panel_begin = begin, .panel_end = end};
+    neap_gemm_args g = {.y = a->h,
+                        .ldy = a->width,
+                        .x = a->x,
+                        .ldx = a->ldx,
+                        .m = n,
+                        .w = a->gate,
+                        .panel_begin = begin,
+                        .panel_end = end};
     a->k->gemm[a->gate->kind](&g);
     g.y = a->u;
     g.w = a->up;
@@ -38,8 +44,15 @@ static void glu_run(const void *ptr, int64_t begin, int64_t end, int32_t worker)
 void neap_mlp_emit(neap_builder *b, const neap_mlp_weights *w, int64_t width, const float *x, float *y) {
     uint64_t mark = neap_builder_mark(b);
     int64_t c = b->net->width;
-    glu_args a = {.k = b->k, .batch = b->batch, .x = x, .ldx = c, .gate = &w->gate, .up = &w->up, .width = width,
-                  .h = neap_builder_floats(b, b->rows_max * width), .u = neap_builder_floats(b, b->rows_max * width),
+    glu_args a = {.k = b->k,
+                  .batch = b->batch,
+                  .x = x,
+                  .ldx = c,
+                  .gate = &w->gate,
+                  .up = &w->up,
+                  .width = width,
+                  .h = neap_builder_floats(b, b->rows_max * width),
+                  .u = neap_builder_floats(b, b->rows_max * width),
                   .act = b->net->act};
     neap_builder_op(b, "mlp.glu", false, panels_count, glu_run, &a, sizeof a);
     neap_linear_target down = {&w->down, y, c};

@@ -1,4 +1,4 @@
-/* Mixture of experts, plain or latent (spec kimi_linear section 5, kimi_k3 section 6), with a shared expert.
+/* Mixture of experts, plain or latent (docs/numerics.md section 6), with a shared expert.
  *
  *   phase 1  router logits = W_r x;  z = W_down x (latent);  shared gate and up
  *   phase 2  per row: choose experts, weights, in ascending order of id;   beside: shared activation
@@ -22,20 +22,20 @@ typedef struct moe_args {
     int64_t width, latent; /* C and what the experts see */
     float eps;
     neap_act act;
-    const float *z;        /* [rows, latent] */
-    float *logits;         /* [rows, E] */
-    float *route_scratch;  /* [workers][2 E] */
-    int32_t *ids;          /* [rows, k] ascending */
-    float *weights;        /* [rows, k] */
+    const float *z;             /* [rows, latent] */
+    float *logits;              /* [rows, E] */
+    float *route_scratch;       /* [workers][2 E] */
+    int32_t *ids;               /* [rows, k] ascending */
+    float *weights;             /* [rows, k] */
     float *shared_h, *shared_u; /* [rows, Fs] */
-    int32_t *first;        /* [E + 1] first pair of each expert */
-    int32_t *active;       /* [E] experts with rows; active[E] = how many */
-    int32_t *pair_row;     /* [rows * k] row of each sorted pair */
-    float *pair_weight;    /* [rows * k] */
-    float *h, *u;          /* [rows * k, F] */
-    float *pair_out;       /* [rows * k, latent] */
-    float *acc;            /* [rows, latent] */
-    float *m, *s;          /* [rows, C] */
+    int32_t *first;             /* [E + 1] first pair of each expert */
+    int32_t *active;            /* [E] experts with rows; active[E] = how many */
+    int32_t *pair_row;          /* [rows * k] row of each sorted pair */
+    float *pair_weight;         /* [rows * k] */
+    float *h, *u;               /* [rows * k, F] */
+    float *pair_out;            /* [rows * k, latent] */
+    float *acc;                 /* [rows, latent] */
+    float *m, *s;               /* [rows, C] */
     float *y;
 } moe_args;
 
@@ -48,10 +48,17 @@ static void route_run(const void *ptr, int64_t begin, int64_t end, int32_t worke
     for (int64_t row = begin; row < end; row++) {
         int32_t *ids = a->ids + row * k;
         float *weights = a->weights + row * k;
-        neap_route_args r = {.logits = a->logits + row * n, .bias = a->w->router_bias, .n_experts = n, .top_k = k,
-                             .n_groups = a->spec.n_groups, .topk_groups = a->spec.topk_groups,
-                             .is_softmax = a->spec.is_softmax, .is_renormalized = a->spec.is_renormalized,
-                             .scale = a->spec.scale, .ids = ids, .weights = weights,
+        neap_route_args r = {.logits = a->logits + row * n,
+                             .bias = a->w->router_bias,
+                             .n_experts = n,
+                             .top_k = k,
+                             .n_groups = a->spec.n_groups,
+                             .topk_groups = a->spec.topk_groups,
+                             .is_softmax = a->spec.is_softmax,
+                             .is_renormalized = a->spec.is_renormalized,
+                             .scale = a->spec.scale,
+                             .ids = ids,
+                             .weights = weights,
                              .scratch = a->route_scratch + (int64_t)worker * 2 * n};
         a->k->route(&r);
         for (int32_t i = 1; i < k; i++) { /* insertion sort by id: k is small */
@@ -107,8 +114,15 @@ static int64_t up_count(const void *p) {
 static void expert_up(const moe_args *a, int32_t e, int64_t begin, int64_t end) {
     int64_t f = a->spec.expert_width, at = a->first[e], n = a->first[e + 1] - at;
     int64_t column = begin * NEAP_PANEL, columns = (end * NEAP_PANEL < f ? end * NEAP_PANEL : f) - column;
-    neap_gemm_args g = {.y = a->h + at * f, .ldy = f, .x = a->z, .ldx = a->latent, .rows = a->pair_row + at, .m = n,
-                        .w = &a->w->w1[e], .panel_begin = begin, .panel_end = end};
+    neap_gemm_args g = {.y = a->h + at * f,
+                        .ldy = f,
+                        .x = a->z,
+                        .ldx = a->latent,
+                        .rows = a->pair_row + at,
+                        .m = n,
+                        .w = &a->w->w1[e],
+                        .panel_begin = begin,
+                        .panel_end = end};
     a->k->gemm[g.w->kind](&g);
     g.y = a->u + at * f;
     g.w = &a->w->w3[e];
@@ -144,8 +158,14 @@ static void down_run(const void *ptr, int64_t begin, int64_t end, int32_t worker
     for (int32_t i = 0; i < a->active[a->spec.n_experts]; i++) {
         int32_t e = a->active[i];
         int64_t at = a->first[e], n = a->first[e + 1] - at;
-        neap_gemm_args g = {.y = a->pair_out + at * d, .ldy = d, .x = a->h + at * f, .ldx = f, .m = n,
-                            .w = &a->w->w2[e], .panel_begin = begin, .panel_end = end};
+        neap_gemm_args g = {.y = a->pair_out + at * d,
+                            .ldy = d,
+                            .x = a->h + at * f,
+                            .ldx = f,
+                            .m = n,
+                            .w = &a->w->w2[e],
+                            .panel_begin = begin,
+                            .panel_end = end};
         a->k->gemm[g.w->kind](&g);
         for (int64_t j = at; j < at + n; j++)
             a->k->axpy(a->acc + a->pair_row[j] * d + column, a->pair_weight[j], a->pair_out + j * d + column, columns);
@@ -188,16 +208,22 @@ static void emit_outputs(neap_builder *b, moe_args *a) {
         neap_builder_op(b, "moe.norm", false, rows_count, latent_norm_run, a, sizeof *a);
     neap_linear_target up = {&a->w->latent_up, a->m, a->width}, down = {&a->w->shared.down, a->s, a->width};
     if (s->latent) neap_linear_emit(b, "moe.latent_up", false, a->acc, a->latent, &up, 1);
-    if (s->shared_width)
-        neap_linear_emit(b, "moe.shared_down", s->latent != 0, a->shared_h, s->shared_width, &down, 1);
+    if (s->shared_width) neap_linear_emit(b, "moe.shared_down", s->latent != 0, a->shared_h, s->shared_width, &down, 1);
     neap_builder_op(b, "moe.combine", false, rows_count, combine_run, a, sizeof *a);
 }
 
 void neap_moe_emit(neap_builder *b, const neap_moe_spec *s, const neap_moe_weights *w, const float *x, float *y) {
     uint64_t mark = neap_builder_mark(b);
     int64_t rows = b->rows_max, c = b->net->width, pairs = rows * s->top_k, f = s->expert_width;
-    moe_args a = {.k = b->k, .batch = b->batch, .spec = *s, .w = w, .width = c, .latent = s->latent ? s->latent : c,
-                  .eps = b->net->eps, .act = b->net->act, .y = y};
+    moe_args a = {.k = b->k,
+                  .batch = b->batch,
+                  .spec = *s,
+                  .w = w,
+                  .width = c,
+                  .latent = s->latent ? s->latent : c,
+                  .eps = b->net->eps,
+                  .act = b->net->act,
+                  .y = y};
     a.z = s->latent ? neap_builder_floats(b, rows * a.latent) : x;
     a.logits = neap_builder_floats(b, rows * s->n_experts);
     a.route_scratch = neap_builder_floats(b, (int64_t)b->n_workers * 2 * s->n_experts);

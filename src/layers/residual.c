@@ -1,4 +1,4 @@
-/* The residual stream: plain sums, or attention residuals (AttnRes, spec kimi_k3 section 3).
+/* The residual stream: plain sums, or attention residuals (AttnRes, docs/numerics.md section 8).
  *
  * State per token: a bank of snapshots B_0.. (raw running sums taken at the start of each block of layers) and
  * the running sum p. Before every sub-layer, with c = norm weight * projection row:
@@ -17,10 +17,10 @@ typedef struct residual_args {
     const neap_kernels *k;
     const neap_batch *batch;
     float *p, *mix, *x;
-    const float *y;      /* pending output or NULL */
-    bool replaces;       /* p = y instead of p += y */
-    const float *res;    /* c, or NULL */
-    float *bank;         /* [n][rows_max, C] */
+    const float *y;   /* pending output or NULL */
+    bool replaces;    /* p = y instead of p += y */
+    const float *res; /* c, or NULL */
+    float *bank;      /* [n][rows_max, C] */
     int64_t bank_stride;
     int32_t n_bank;      /* snapshots that the mix reads */
     bool takes_snapshot; /* then p goes to snapshot n_bank */
@@ -62,9 +62,20 @@ static void residual_run(const void *ptr, int64_t begin, int64_t end, int32_t wo
 void neap_residual_emit(neap_builder *b, neap_stream *s, const char *name, const float *res, bool is_block_start,
                         const float *norm) {
     int64_t c = b->net->width;
-    residual_args a = {.k = b->k, .batch = b->batch, .p = s->p, .mix = s->mix, .x = s->x, .y = s->has_y ? s->y : NULL,
-                       .replaces = s->is_fresh, .res = res, .bank = s->bank, .bank_stride = b->rows_max * c,
-                       .n_bank = s->n_bank, .takes_snapshot = is_block_start, .norm = norm, .width = c,
+    residual_args a = {.k = b->k,
+                       .batch = b->batch,
+                       .p = s->p,
+                       .mix = s->mix,
+                       .x = s->x,
+                       .y = s->has_y ? s->y : NULL,
+                       .replaces = s->is_fresh,
+                       .res = res,
+                       .bank = s->bank,
+                       .bank_stride = b->rows_max * c,
+                       .n_bank = s->n_bank,
+                       .takes_snapshot = is_block_start,
+                       .norm = norm,
+                       .width = c,
                        .eps = b->net->eps};
     assert(s->n_bank < NEAP_ATTNRES_MAX);
     neap_builder_op(b, name, false, rows_count, residual_run, &a, sizeof a);

@@ -15,7 +15,7 @@
 
 typedef struct neap_op {
     const char *name;
-    int32_t layer; /* for listings; -1 = none */
+    int32_t layer;  /* for listings; -1 = none */
     bool is_beside; /* same phase as the op before */
     /* Tasks of this step; called by every worker, must only read what earlier phases wrote. */
     int64_t (*count)(const void *args);

@@ -1,4 +1,4 @@
-/* Reference encoders and decoders of the small number formats (spec/quant_formats.md).
+/* Reference encoders and decoders of the small number formats (docs/numerics.md section 9).
  *
  * E4M3 is the OCP "fn" flavour: max 448, no infinities, NaN = 0x7f / 0xff. E2M1: +-{0, .5, 1, 1.5, 2, 3, 4, 6}.
  * E8M0: 2^(code-127), 255 = NaN. Rounding is to nearest, ties to the even code; values beyond the range

@@ -6,7 +6,7 @@
  *
  * Packing is done once at load, one range of panels per call, so that threads can share it; it writes every
  * byte of its panels (padding included: kernels may read it) and counts values that are not finite.
- * Owns nothing. The layout is drawn in matrix.h; source of the formats: spec quant_formats. */
+ * Owns nothing. The layout is drawn in matrix.h; source of the formats: docs/numerics.md section 9. */
 #include "tensor/matrix.h"
 
 #include <assert.h>

@@ -36,7 +36,8 @@ static uint64_t next_random(uint64_t *state) {
 
 /* One to four damages in place; returns the new size (never above `size`). */
 static size_t damage(uint8_t *data, size_t size, uint64_t *random) {
-    static const uint8_t favourites[] = {0, 1, 0x7f, 0x80, 0xff, '"', '{', '}', '[', ']', ',', ':', '-', '9', '\\', '<'};
+    static const uint8_t favourites[] = {0,   1,   0x7f, 0x80, 0xff, '"', '{',  '}',
+                                         '[', ']', ',',  ':',  '-',  '9', '\\', '<'};
     for (int left = 1 + (int)(next_random(random) % 4); left > 0 && size > 0; left--) {
         size_t at = next_random(random) % size, span = 1 + next_random(random) % 16;
         if (span > size - at) span = size - at;

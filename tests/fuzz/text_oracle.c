@@ -12,9 +12,9 @@
 static neap_status ask(const neap_tokenizer *t, int kind, const char *text, size_t n, int32_t **ids, size_t *n_ids) {
     size_t capacity = 0;
     for (;;) {
-        neap_status status = kind == 'C' ? neap_chat_encode(t, text, n, *ids, capacity, n_ids)
-                                         : neap_tokenize(t, text, n, kind == 'S' ? NEAP_TOKENIZE_SPECIAL : 0, *ids,
-                                                         capacity, n_ids);
+        neap_status status =
+            kind == 'C' ? neap_chat_encode(t, text, n, *ids, capacity, n_ids)
+                        : neap_tokenize(t, text, n, kind == 'S' ? NEAP_TOKENIZE_SPECIAL : 0, *ids, capacity, n_ids);
         if (status != NEAP_TOO_SMALL) return status;
         capacity = *n_ids;
         free(*ids);

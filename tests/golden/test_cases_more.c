@@ -52,7 +52,8 @@ static void speak_alone(const neap_model *m, speaker *s) {
     neap_forward_destroy(f);
 }
 
-/* One row of every open sequence (its prompt first), compared; those that are done leave. Returns how many took part. */
+/* One row of every open sequence (its prompt first), compared; those that are done leave. Returns how many took
+ * part. */
 static int speak_together(neap_forward *f, speaker *all, int32_t vocab) {
     neap_segment segments[A6_SEQS];
     speaker *who[A6_SEQS];

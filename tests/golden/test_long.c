@@ -65,8 +65,8 @@ static double median(const double *x, int32_t n) {
 static void run_text(const char *name, double limit) {
     long_text t = open_text(name);
     neap_forward *f;
-    const neap_forward_options o = {.n_threads = 2, .seqs_max = 1, .context_max = t.n, .batch_tokens_max = 100,
-                                    .enable_taps = true};
+    const neap_forward_options o = {
+        .n_threads = 2, .seqs_max = 1, .context_max = t.n, .batch_tokens_max = 100, .enable_taps = true};
     assert_int_equal(neap_forward_create(&f, t.model, &o), NEAP_OK);
     int32_t slot, vocab = t.model->net.vocab;
     assert_int_equal(neap_forward_open(f, t.n, &slot), NEAP_OK);
@@ -74,8 +74,8 @@ static void run_text(const char *name, double limit) {
     for (int32_t i = 0; i < t.n - 1;) {
         int32_t rows = i / 512 % 2 ? 1 : 100; /* both ways of walking in every part of the text */
         if (rows > t.n - 1 - i) rows = t.n - 1 - i;
-        const neap_segment s = {.slot = slot, .n_rows = rows, .position = i, .tokens = t.tokens + i,
-                                .wants_all_logits = true};
+        const neap_segment s = {
+            .slot = slot, .n_rows = rows, .position = i, .tokens = t.tokens + i, .wants_all_logits = true};
         assert_int_equal(neap_forward_run(f, &s, 1), NEAP_OK);
         for (int32_t r = 0; r < rows; r++)
             error[i + r] = fabs(logprob_of(neap_forward_logits(f, r), vocab, t.tokens[i + r + 1]) - t.logprob[i + r]);
@@ -84,7 +84,8 @@ static void run_text(const char *name, double limit) {
     double quarter[QUARTERS];
     int32_t part = (t.n - 1) / QUARTERS;
     for (int q = 0; q < QUARTERS; q++) quarter[q] = median(error + q * part, part);
-    print_message("%s: median error by quarter %.2e %.2e %.2e %.2e\n", name, quarter[0], quarter[1], quarter[2], quarter[3]);
+    print_message("%s: median error by quarter %.2e %.2e %.2e %.2e\n", name, quarter[0], quarter[1], quarter[2],
+                  quarter[3]);
     for (int q = 0; q < QUARTERS; q++) assert_true(quarter[q] < limit);
     assert_true(quarter[QUARTERS - 1] < 2 * quarter[0] + 1e-6);
     free(error);

@@ -11,9 +11,8 @@
 
 #include "cache/caches.h"
 
-static const neap_cache_layer_spec SPECS[] = {{.state_floats = 100, .window_floats = 12},
-                                              {.row_floats = 80, .index_floats = 32},
-                                              {.row_floats = 80}};
+static const neap_cache_layer_spec SPECS[] = {
+    {.state_floats = 100, .window_floats = 12}, {.row_floats = 80, .index_floats = 32}, {.row_floats = 80}};
 
 static neap_caches make(neap_arena **a, int32_t slots, int32_t pages, int32_t slot_pages) {
     neap_caches c;
