@@ -33,21 +33,21 @@ extern "C" {
 /* ---------------------------------------------------------------- version and errors ---------- */
 
 /* name, value, text */
-#define NEAP_STATUS_MAP(X)                                                                          \
-    X(OK, 0, "ok")                                                                                  \
-    X(AGAIN, -1, "nothing to return yet")                                                           \
-    X(TOO_SMALL, -2, "the buffer is too small")                                                     \
-    X(INVALID_ARGUMENT, -3, "invalid argument")                                                     \
-    X(BAD_FILE, -4, "malformed or contradictory file")                                              \
-    X(UNSUPPORTED, -5, "not supported")                                                             \
-    X(NOT_FOUND, -6, "not found")                                                                   \
-    X(IO, -7, "input or output error")                                                              \
-    X(NO_MEMORY, -8, "out of memory")                                                               \
-    X(LIMIT, -9, "a limit is exceeded")                                                             \
-    X(CONTEXT_FULL, -10, "the prompt does not fit the context")                                     \
-    X(BUSY, -11, "no free sequence or cache space")                                                 \
-    X(NUMERIC, -12, "non-finite numbers")                                                           \
-    X(CANCELLED, -13, "cancelled")                                                                  \
+#define NEAP_STATUS_MAP(X)                                      \
+    X(OK, 0, "ok")                                              \
+    X(AGAIN, -1, "nothing to return yet")                       \
+    X(TOO_SMALL, -2, "the buffer is too small")                 \
+    X(INVALID_ARGUMENT, -3, "invalid argument")                 \
+    X(BAD_FILE, -4, "malformed or contradictory file")          \
+    X(UNSUPPORTED, -5, "not supported")                         \
+    X(NOT_FOUND, -6, "not found")                               \
+    X(IO, -7, "input or output error")                          \
+    X(NO_MEMORY, -8, "out of memory")                           \
+    X(LIMIT, -9, "a limit is exceeded")                         \
+    X(CONTEXT_FULL, -10, "the prompt does not fit the context") \
+    X(BUSY, -11, "no free sequence or cache space")             \
+    X(NUMERIC, -12, "non-finite numbers")                       \
+    X(CANCELLED, -13, "cancelled")                              \
     X(INTERNAL, -14, "internal error")
 
 typedef enum neap_status {
@@ -63,7 +63,12 @@ NEAP_API const char *neap_status_text(neap_status s); /* "malformed or contradic
  * the thread's next failing call. */
 NEAP_API const char *neap_last_error(void);
 
-typedef enum neap_log_level { NEAP_LOG_DEBUG = 0, NEAP_LOG_INFO = 1, NEAP_LOG_WARN = 2, NEAP_LOG_ERROR = 3 } neap_log_level;
+typedef enum neap_log_level {
+    NEAP_LOG_DEBUG = 0,
+    NEAP_LOG_INFO = 1,
+    NEAP_LOG_WARN = 2,
+    NEAP_LOG_ERROR = 3
+} neap_log_level;
 typedef void (*neap_log_fn)(void *user, neap_log_level level, const char *text);
 /* Long work: what is done ("load", "pack"), how much of it. Called at most some ten times a second. */
 typedef void (*neap_progress_fn)(void *user, const char *what, uint64_t done, uint64_t total);
@@ -128,11 +133,11 @@ typedef enum neap_chat_kind {
 } neap_chat_kind;
 typedef struct neap_chat_delta {
     neap_chat_kind kind;
-    int32_t index;      /* of the tool call, from 0 */
-    const char *text;   /* whole UTF-8 characters, 0-terminated; borrowed until the next call on the parser */
+    int32_t index;    /* of the tool call, from 0 */
+    const char *text; /* whole UTF-8 characters, 0-terminated; borrowed until the next call on the parser */
     size_t text_bytes;
-    const char *name;   /* TOOL_CALL only */
-    const char *id;     /* TOOL_CALL only: the model's own id, or NAME:index */
+    const char *name; /* TOOL_CALL only */
+    const char *id;   /* TOOL_CALL only: the model's own id, or NAME:index */
 } neap_chat_delta;
 
 /* json is the request that was encoded (it decides the channel that the prompt opened and whether tools
@@ -140,8 +145,8 @@ typedef struct neap_chat_delta {
 NEAP_API neap_status neap_chat_parser_create(neap_chat_parser **out, const neap_tokenizer *t, const char *json,
                                              size_t json_bytes);
 NEAP_API void neap_chat_parser_destroy(neap_chat_parser *p);
-NEAP_API neap_status neap_chat_parser_feed(neap_chat_parser *p, int32_t token); /* one generated token */
-NEAP_API neap_status neap_chat_parser_finish(neap_chat_parser *p);              /* no more tokens: flush */
+NEAP_API neap_status neap_chat_parser_feed(neap_chat_parser *p, int32_t token);        /* one generated token */
+NEAP_API neap_status neap_chat_parser_finish(neap_chat_parser *p);                     /* no more tokens: flush */
 NEAP_API neap_status neap_chat_parser_next(neap_chat_parser *p, neap_chat_delta *out); /* NEAP_AGAIN: none */
 
 /* ---------------------------------------------------------------- model ----------------------- */
@@ -151,13 +156,13 @@ typedef struct neap_model neap_model;
 
 typedef struct neap_model_options {
     size_t struct_size;
-    const char *cpu;          /* NULL or "auto"; else a mask such as "scalar,avx2"; borrowed during the call */
-    int32_t n_threads;        /* for packing; 0 = default */
-    int32_t describe_only;    /* 1: read and check config and tensor headers, load no weights */
-    int32_t allow_nonfinite;  /* 1: accept NaN and infinities in weights */
-    int32_t strict;           /* 1: any tensor that neap does not know is an error, not a warning */
-    float latent_norm_eps;    /* 0 = the family's value; else overrides q_a_layernorm / kv_a_layernorm eps */
-    neap_log_fn log;          /* NULL: warnings and errors go to stderr */
+    const char *cpu;         /* NULL or "auto"; else a mask such as "scalar,avx2"; borrowed during the call */
+    int32_t n_threads;       /* for packing; 0 = default */
+    int32_t describe_only;   /* 1: read and check config and tensor headers, load no weights */
+    int32_t allow_nonfinite; /* 1: accept NaN and infinities in weights */
+    int32_t strict;          /* 1: any tensor that neap does not know is an error, not a warning */
+    float latent_norm_eps;   /* 0 = the family's value; else overrides q_a_layernorm / kv_a_layernorm eps */
+    neap_log_fn log;         /* NULL: warnings and errors go to stderr */
     void *log_user;
     neap_progress_fn progress; /* NULL: silent */
     void *progress_user;
@@ -172,18 +177,19 @@ NEAP_API const neap_tokenizer *neap_model_tokenizer(const neap_model *m);
 
 typedef struct neap_model_info {
     size_t struct_size;
-    const char *model_type;   /* as in config.json */
-    const char *family;       /* "kimi_linear", "kimi_k3", "kimi_k31", "deepseek_v32", "glm_moe_dsa" */
-    int32_t vocab, width, n_layers, n_kda_layers, n_mla_layers, n_index_layers, n_dense_layers, n_moe_layers, n_mtp_layers;
+    const char *model_type; /* as in config.json */
+    const char *family;     /* "kimi_linear", "kimi_k3", "kimi_k31", "deepseek_v32", "glm_moe_dsa" */
+    int32_t vocab, width, n_layers, n_kda_layers, n_mla_layers, n_index_layers, n_dense_layers, n_moe_layers,
+        n_mtp_layers;
     int32_t n_experts, n_experts_used, index_topk, attnres_block, context_max;
-    uint64_t parameters;      /* in the checkpoint, without scales */
-    uint64_t parameters_active; /* used for one token, without the embedding row, with the head */
-    uint64_t file_bytes;      /* tensor data in the checkpoint */
-    uint64_t packed_bytes;    /* weights in memory once loaded */
-    uint64_t state_bytes;     /* recurrent state of one sequence, whatever its length */
+    uint64_t parameters;            /* in the checkpoint, without scales */
+    uint64_t parameters_active;     /* used for one token, without the embedding row, with the head */
+    uint64_t file_bytes;            /* tensor data in the checkpoint */
+    uint64_t packed_bytes;          /* weights in memory once loaded */
+    uint64_t state_bytes;           /* recurrent state of one sequence, whatever its length */
     uint64_t cache_bytes_per_token; /* latent and index caches of one token */
-    const char *weight_formats; /* e.g. "BF16 + MXFP4 experts"; borrowed */
-    const char *kernels;      /* e.g. "avx2"; the best level that will be used */
+    const char *weight_formats;     /* e.g. "BF16 + MXFP4 experts"; borrowed */
+    const char *kernels;            /* e.g. "avx2"; the best level that will be used */
 } neap_model_info;
 /* info->struct_size must be set by the caller. Strings are borrowed from the model. */
 NEAP_API neap_status neap_model_describe(const neap_model *m, neap_model_info *info);
@@ -197,13 +203,13 @@ typedef struct neap_seq neap_seq;
 
 typedef struct neap_engine_options {
     size_t struct_size;
-    int32_t n_threads;        /* 0 = default */
-    int32_t seqs_max;         /* sequences that advance together, default 1 */
-    int32_t context_max;      /* tokens of one sequence, prompt and answer; 0 = min(model's, 8192) */
-    int32_t batch_tokens_max; /* rows of one step (prefill chunk + decode rows); default 128 */
+    int32_t n_threads;         /* 0 = default */
+    int32_t seqs_max;          /* sequences that advance together, default 1 */
+    int32_t context_max;       /* tokens of one sequence, prompt and answer; 0 = min(model's, 8192) */
+    int32_t batch_tokens_max;  /* rows of one step (prefill chunk + decode rows); default 128 */
     uint64_t cache_tokens_max; /* tokens in all caches together; 0 = seqs_max * context_max */
-    uint64_t memory_max;      /* bytes the engine may claim; 0 = what the machine has free */
-    int32_t enable_taps;      /* 1: requests may ask for inner tensors (costs a little) */
+    uint64_t memory_max;       /* bytes the engine may claim; 0 = what the machine has free */
+    int32_t enable_taps;       /* 1: requests may ask for inner tensors (costs a little) */
     neap_log_fn log;
     void *log_user;
 } neap_engine_options;
@@ -239,16 +245,16 @@ typedef struct neap_sampling {
     uint64_t seed;            /* the same seed and request give the same tokens, whatever runs beside it */
     int32_t n_logprobs;       /* alternatives reported with each token, 0 .. 20; -1 = no logprobs at all */
     const neap_logit_bias *bias;
-    size_t n_bias;            /* at most 1024 */
+    size_t n_bias; /* at most 1024 */
 } neap_sampling;
 
 /* A tensor that the engine shows: row-major, F32 or I32. Borrowed during the callback. */
 typedef struct neap_tap {
-    const char *name;   /* names of the golden files: "hidden.3", "experts.2", "cache.state.0", "logits" ... */
-    int is_int;         /* 1: data is int32_t, 0: float */
+    const char *name; /* names of the golden files: "hidden.3", "experts.2", "cache.state.0", "logits" ... */
+    int is_int;       /* 1: data is int32_t, 0: float */
     int32_t rank;
-    int64_t shape[4];   /* row tensors: [rows, width]; caches: their own shape */
-    int64_t position;   /* row tensors: position of the first row in the sequence; caches: -1 */
+    int64_t shape[4]; /* row tensors: [rows, width]; caches: their own shape */
+    int64_t position; /* row tensors: position of the first row in the sequence; caches: -1 */
     const void *data;
 } neap_tap;
 typedef void (*neap_tap_fn)(void *user, const neap_tap *tap);
@@ -256,18 +262,18 @@ typedef void (*neap_tap_fn)(void *user, const neap_tap *tap);
 typedef struct neap_request {
     size_t struct_size;
     const int32_t *tokens;
-    size_t n_tokens;          /* at least 1 */
-    int32_t max_tokens;       /* new tokens; clamped to the context; 0 = only the prompt is computed */
+    size_t n_tokens;    /* at least 1 */
+    int32_t max_tokens; /* new tokens; clamped to the context; 0 = only the prompt is computed */
     neap_sampling sampling;
-    const char *const *stop;  /* stop strings, not part of the output */
-    size_t n_stop;            /* at most 16 of at most 1024 bytes */
+    const char *const *stop; /* stop strings, not part of the output */
+    size_t n_stop;           /* at most 16 of at most 1024 bytes */
     const int32_t *stop_tokens;
-    size_t n_stop_tokens;     /* at most 64 */
-    int32_t ignore_eos;       /* 1: the directory's stop tokens do not end the answer */
-    int32_t all_logits;       /* 1: compute logits of every prompt row (shown through the tap as "logits") */
-    neap_tap_fn tap;          /* NULL = none; needs enable_taps */
+    size_t n_stop_tokens; /* at most 64 */
+    int32_t ignore_eos;   /* 1: the directory's stop tokens do not end the answer */
+    int32_t all_logits;   /* 1: compute logits of every prompt row (shown through the tap as "logits") */
+    neap_tap_fn tap;      /* NULL = none; needs enable_taps */
     void *tap_user;
-    void *user;               /* returned in events */
+    void *user; /* returned in events */
 } neap_request;
 
 NEAP_API void neap_request_init(neap_request *r);
@@ -291,10 +297,10 @@ typedef enum neap_event_kind {
 } neap_event_kind;
 typedef enum neap_finish {
     NEAP_FINISH_NONE = 0,
-    NEAP_FINISH_STOP = 1,      /* a stop token or stop string */
-    NEAP_FINISH_LENGTH = 2,    /* max_tokens or the context */
+    NEAP_FINISH_STOP = 1,   /* a stop token or stop string */
+    NEAP_FINISH_LENGTH = 2, /* max_tokens or the context */
     NEAP_FINISH_CANCELLED = 3,
-    NEAP_FINISH_ERROR = 4      /* status says why, e.g. NEAP_NUMERIC */
+    NEAP_FINISH_ERROR = 4 /* status says why, e.g. NEAP_NUMERIC */
 } neap_finish;
 
 typedef struct neap_logprob {
@@ -303,20 +309,20 @@ typedef struct neap_logprob {
 } neap_logprob;
 
 typedef struct neap_event {
-    size_t struct_size;       /* set by the caller */
+    size_t struct_size; /* set by the caller */
     neap_event_kind kind;
     neap_seq *seq;
-    void *user;               /* of the request */
-    int32_t token;            /* TOKEN: the id. A stop token is reported too, with empty text */
-    const char *text;         /* TOKEN and DONE: text that became complete (whole UTF-8 characters, stop strings
+    void *user;       /* of the request */
+    int32_t token;    /* TOKEN: the id. A stop token is reported too, with empty text */
+    const char *text; /* TOKEN and DONE: text that became complete (whole UTF-8 characters, stop strings
                                  held back), 0-terminated; borrowed until the next neap_poll or neap_step */
     size_t text_bytes;
-    float logprob;            /* of the token under the model's own distribution (temperature 1, no penalties) */
-    const neap_logprob *top;  /* the n_logprobs best, falling; borrowed as text */
+    float logprob;           /* of the token under the model's own distribution (temperature 1, no penalties) */
+    const neap_logprob *top; /* the n_logprobs best, falling; borrowed as text */
     int32_t n_top;
-    int64_t n_done, n_total;  /* PROMPT: tokens; TOKEN: new tokens so far, max_tokens */
-    neap_finish finish;       /* DONE */
-    neap_status status;       /* DONE with NEAP_FINISH_ERROR */
+    int64_t n_done, n_total; /* PROMPT: tokens; TOKEN: new tokens so far, max_tokens */
+    neap_finish finish;      /* DONE */
+    neap_status status;      /* DONE with NEAP_FINISH_ERROR */
 } neap_event;
 /* Next event, oldest first; NEAP_AGAIN: none waiting. */
 NEAP_API neap_status neap_poll(neap_engine *e, neap_event *out);
@@ -326,7 +332,7 @@ typedef struct neap_engine_stats {
     uint64_t steps, rows, prompt_tokens, new_tokens, nonfinite_rows;
     int32_t seqs_running, n_threads;
     uint64_t cache_tokens_used, cache_tokens_total;
-    uint64_t forward_ns;      /* time spent in the model */
+    uint64_t forward_ns; /* time spent in the model */
 } neap_engine_stats;
 NEAP_API neap_status neap_engine_statistics(const neap_engine *e, neap_engine_stats *out);
 
@@ -336,11 +342,11 @@ NEAP_API neap_status neap_engine_statistics(const neap_engine *e, neap_engine_st
 typedef struct neap_tensors neap_tensors;
 
 typedef struct neap_tensor_info {
-    const char *name;     /* from a file: borrowed until neap_tensors_close */
-    const char *dtype;    /* as in the file: "F32", "I32", "BF16" ... */
-    int32_t rank;         /* 0 .. 8 */
+    const char *name;  /* from a file: borrowed until neap_tensors_close */
+    const char *dtype; /* as in the file: "F32", "I32", "BF16" ... */
+    int32_t rank;      /* 0 .. 8 */
     int64_t shape[8];
-    uint64_t bytes;       /* of the data; when writing it may stay 0 */
+    uint64_t bytes; /* of the data; when writing it may stay 0 */
 } neap_tensor_info;
 
 NEAP_API neap_status neap_tensors_open(neap_tensors **out, const char *path);
