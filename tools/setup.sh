@@ -5,7 +5,7 @@ set -eu
 
 build="gcc libc6-dev make cmake pkg-config libjansson-dev libpcre2-dev libedit-dev"
 tests="g++ python3 libcmocka-dev"
-ci="clang libclang-rt-14-dev clang-format-14 clang-format"
+ci="python3-venv clang libclang-rt-14-dev clang-format-14 clang-format"
 
 wanted=""
 for group in "${@:-build}"; do
