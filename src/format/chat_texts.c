@@ -119,28 +119,37 @@ static neap_status load_json(neap_chat_texts *t, const neap_json *doc) {
     return NEAP_OK;
 }
 
-static bool file_exists(char *path, const char *dir, const char *name) {
+/* NEAP_NOT_FOUND: the directory has no file of that name. Whatever else lies there is opened, so that a FIFO or a
+ * link that loops is an error with its name and never a wait. */
+static neap_status load_texts_json(neap_chat_texts *t, const char *path) {
+    neap_json *doc = NULL;
+    NEAP_TRY(neap_json_load(&doc, path, TEXT_FILE_MAX));
+    neap_status status = load_json(t, doc);
+    neap_json_free(doc);
+    return status == NEAP_OK ? NEAP_OK : neap_fail_prefix(status, "%s", path);
+}
+
+static neap_status load_encoder(neap_chat_texts *t, const char *path) {
+    char *source = NULL;
+    size_t n = 0;
+    NEAP_TRY(neap_file_read(&source, &n, path, TEXT_FILE_MAX));
+    neap_status status = neap_chat_texts_scan(t, source, n);
+    neap_mem_free(source);
+    return status == NEAP_OK ? NEAP_OK : neap_fail_prefix(status, "%s", path);
+}
+
+static neap_status text_path(char *path, const char *dir, const char *name) {
     int n = snprintf(path, PATH_BYTES, "%s/%s", dir, name);
-    FILE *probe = n > 0 && n < PATH_BYTES ? fopen(path, "re") : NULL;
-    if (probe == NULL) return false;
-    fclose(probe);
-    return true;
+    NEAP_CHECK(n > 0 && n < PATH_BYTES, NEAP_LIMIT, "the path of %s is longer than %d bytes", name, PATH_BYTES - 1);
+    return NEAP_OK;
 }
 
 neap_status neap_chat_texts_load(neap_chat_texts *t, const char *dir) {
     char path[PATH_BYTES];
-    neap_status status = NEAP_OK;
-    if (file_exists(path, dir, "encoding_texts.json")) {
-        neap_json *doc = NULL;
-        NEAP_TRY(neap_json_load(&doc, path, TEXT_FILE_MAX));
-        status = load_json(t, doc);
-        neap_json_free(doc);
-    } else if (file_exists(path, dir, "encoding_k3.py")) {
-        char *source = NULL;
-        size_t n = 0;
-        NEAP_TRY(neap_file_read(&source, &n, path, TEXT_FILE_MAX));
-        status = neap_chat_texts_scan(t, source, n);
-        neap_mem_free(source);
-    }
-    return status == NEAP_OK ? NEAP_OK : neap_fail_prefix(status, "%s", path);
+    NEAP_TRY(text_path(path, dir, "encoding_texts.json"));
+    neap_status status = load_texts_json(t, path);
+    if (status != NEAP_NOT_FOUND) return status;
+    NEAP_TRY(text_path(path, dir, "encoding_k3.py"));
+    status = load_encoder(t, path);
+    return status == NEAP_NOT_FOUND ? NEAP_OK : status;
 }

@@ -66,7 +66,8 @@ neap_status neap_scan_expect(neap_scan *s, char c) {
         return NEAP_OK;
     }
     if (next < 0) NEAP_FAIL(NEAP_BAD_FILE, "%s, byte %zu: text ends where '%c' is expected", s->what, s->at, c);
-    if (next < 0x7f) NEAP_FAIL(NEAP_BAD_FILE, "%s, byte %zu: expected '%c', found '%c'", s->what, s->at, c, next);
+    if (next > 0x20 && next < 0x7f)
+        NEAP_FAIL(NEAP_BAD_FILE, "%s, byte %zu: expected '%c', found '%c'", s->what, s->at, c, next);
     NEAP_FAIL(NEAP_BAD_FILE, "%s, byte %zu: expected '%c', found byte 0x%02x", s->what, s->at, c, (unsigned)next);
 }
 

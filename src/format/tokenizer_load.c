@@ -188,11 +188,11 @@ static neap_status load_stop_file(neap_tokenizer *t, const char *dir, const char
     char path[PATH_BYTES];
     neap_json *doc = NULL;
     NEAP_TRY(file_path(path, dir, name));
-    FILE *probe = fopen(path, "re");
-    if (probe == NULL) return NEAP_OK;
-    fclose(probe);
-    NEAP_TRY(neap_json_load(&doc, path, MODEL_CONFIG_MAX));
-    neap_status status = add_stop_value(t, neap_json_get(doc, "eos_token_id"));
+    neap_status status = neap_json_load(&doc, path, MODEL_CONFIG_MAX);
+    if (status == NEAP_NOT_FOUND) return NEAP_OK;
+    NEAP_TRY(status);
+    if (neap_json_type_of(doc) != NEAP_JSON_OBJECT) status = neap_fail(NEAP_BAD_FILE, "must be an object");
+    if (status == NEAP_OK) status = add_stop_value(t, neap_json_get(doc, "eos_token_id"));
     if (status == NEAP_OK) status = add_stop_value(t, neap_json_get(neap_json_get(doc, "text_config"), "eos_token_id"));
     neap_json_free(doc);
     return status == NEAP_OK ? NEAP_OK : neap_fail_prefix(status, "%s", path);

@@ -361,6 +361,7 @@ for name, edit in [
     ("raw control character", lambda h, d: pack(h.replace(b"embed", b"em\nbd", 1), d)),
     ("duplicate tensor", lambda h, d: pack(h[:-1] + b", " + h[1 : h.index(b"}") + 1] + b"}", d)),
     ("pickle", lambda h, d: b"\x80\x02}q\0." + b"\0" * 64),
+    ("only zeros", lambda h, d: pack(b"{" + b"\0" * 40, d)),
     ("GGUF", lambda h, d: b"GGUF\3\0\0\0" + b"\0" * 64),
     ("zip", lambda h, d: b"PK\3\4" + b"\0" * 64),
 ]:
@@ -676,6 +677,25 @@ for name, raw in [("empty", b""), ("not JSON", b"x"), ("array", b"[]"), ("deep",
         base="bytes",
     )
 case("tokenizer_config FIFO", "tokenizer_config.json", replace("tokenizer_config.json", os.mkfifo), base="bytes")
+for optional in ("generation_config.json", "encoding_texts.json", "encoding_k3.py"):
+    for name, make in [
+        ("FIFO", os.mkfifo),
+        ("directory", os.mkdir),
+        ("link loop", lambda p: os.symlink(p, p)),
+        ("device", lambda p: os.symlink("/dev/zero", p)),
+    ]:
+
+        def lay(d, optional=optional, make=make):
+            d.files.pop("encoding_texts.json")
+            replace(optional, make)(d)
+
+        case(f"{optional} {name}", optional, lay, base="bytes")
+case(
+    "generation_config.json array",
+    "generation_config.json",
+    lambda d: d.files.update({"generation_config.json": b"[]"}),
+    base="bytes",
+)
 
 # ---- places ------------------------------------------------------------------------------------------------------
 
