@@ -146,7 +146,7 @@ static void test_random_schedules(void **state) {
             assert_int_equal(cases[k].wanted.n_tokens, cases[k].request.max_tokens);
             neap_engine_destroy(e);
         }
-        for (int k = 0; k < (is_long ? 500 : 12); k++) one_schedule(m, cases, &seed);
+        for (int k = 0; k < (is_long ? 500 : 24); k++) one_schedule(m, cases, &seed);
         neap_model_close(m);
     }
 }
