@@ -248,7 +248,8 @@ typedef struct neap_sampling {
     size_t n_bias; /* at most 1024 */
 } neap_sampling;
 
-/* A tensor that the engine shows: row-major, F32 or I32. Borrowed during the callback. */
+/* A tensor that the engine shows: row-major, F32 or I32. Borrowed during the callback, which runs on the thread
+ * that called neap_step (or neap_seq_caches). */
 typedef struct neap_tap {
     const char *name; /* names of the golden files: "hidden.3", "experts.2", "cache.state.0", "logits" ... */
     int is_int;       /* 1: data is int32_t, 0: float */

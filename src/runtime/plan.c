@@ -36,10 +36,11 @@ typedef struct job {
     neap_team *team;
 } job;
 
-/* This worker's share of an op. Ops of one phase are cut one by one: equal shares of each. */
+/* This worker's share of an op: equal shares, rounded so that an op of one task (a tap, a sort) stays on worker 0,
+ * the caller's own thread. Ops of one phase are cut one by one. */
 static void run_share(const neap_op *op, int32_t worker, int32_t n_workers) {
     int64_t n = op->count(op->args);
-    int64_t begin = n * worker / n_workers, end = n * (worker + 1) / n_workers;
+    int64_t begin = (n * worker + n_workers - 1) / n_workers, end = (n * (worker + 1) + n_workers - 1) / n_workers;
     if (begin < end) op->run(op->args, begin, end, worker);
 }
 

@@ -84,6 +84,31 @@ static void fill_run(const void *p, int64_t begin, int64_t end, int32_t worker) 
     for (int64_t i = begin; i < end; i++) f->to[i] = f->from ? f->from[f->n - 1 - i] + 1 : (int32_t)i;
 }
 
+/* Taps are ops of one task: their callbacks must run on the thread that drives the engine. */
+static void note_run(const void *p, int64_t begin, int64_t end, int32_t worker) {
+    (void)begin, (void)end;
+    *(int32_t *)(uintptr_t)((const fill *)p)->to = worker;
+}
+static void single_tasks_stay_with_the_caller(void **state) {
+    (void)state;
+    neap_arena *a;
+    neap_plan *p;
+    int32_t who;
+    assert_int_equal(neap_arena_create(&a, "test"), NEAP_OK);
+    assert_int_equal(neap_plan_create(&p, a, 1), NEAP_OK);
+    fill one = {1, &who, NULL};
+    neap_plan_add(p, &(neap_op){"one", -1, false, fill_count, note_run, &one});
+    for (int threads = 1; threads <= THREADS; threads++) {
+        neap_team *t;
+        assert_int_equal(neap_team_create(&t, threads), NEAP_OK);
+        who = -1;
+        neap_plan_run(p, t);
+        assert_int_equal(who, 0);
+        neap_team_destroy(t);
+    }
+    neap_arena_destroy(a);
+}
+
 static void plan_replays_in_order(void **state) {
     (void)state;
     neap_arena *a;
@@ -218,6 +243,7 @@ int main(void) {
         cmocka_unit_test(team_barrier_orders_phases),
         cmocka_unit_test(team_runs_every_worker_once),
         cmocka_unit_test(plan_replays_in_order),
+        cmocka_unit_test(single_tasks_stay_with_the_caller),
         cmocka_unit_test_setup_teardown(quota_v2_rounds_down_and_sees_ancestors, make_root, drop_root),
         cmocka_unit_test_setup_teardown(quota_v1, make_root, drop_root),
         cmocka_unit_test_setup_teardown(quota_survives_nonsense, make_root, drop_root),
