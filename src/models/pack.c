@@ -183,6 +183,11 @@ static neap_status take_scales(packer *p, const neap_want *want, const neap_matc
     NEAP_TRY(claim(p, want->group, (uint64_t)n * sizeof(float), &to));
     NEAP_TRY(read_f32(p, match->scale, n, to));
     m->scales = to;
+    /* The vector kernels fold a factor of 256 into the scale; beyond this bound that would overflow. */
+    for (int64_t i = 0; i < n; i++)
+        NEAP_CHECK(!(fabsf(m->scales[i]) >= 0x1p120f) || !isfinite(m->scales[i]), NEAP_BAD_FILE,
+                   "%s: tensor %s: scale %" PRId64 " is %g, the limit is 2^120",
+                   neap_checkpoint_shard_name(p->c, match->scale->shard), match->scale->name, i, (double)m->scales[i]);
     return judge_vector(p, match->scale, to, n);
 }
 
