@@ -217,6 +217,7 @@ void neap_cli_signals_init(void) {
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigemptyset(&ignore.sa_mask);
     sigaction(SIGPIPE, &ignore, NULL); /* write errors are reported by write itself */
+    sigaction(SIGXFSZ, &ignore, NULL); /* so is a file size limit: the temporary file is removed */
 }
 
 void neap_cli_signals_hold(void) { is_holding = 1; }

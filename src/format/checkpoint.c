@@ -175,7 +175,7 @@ static neap_status list_directory(listing *l, int dir_fd, const char *dir, const
     if (!stream) {
         int error = errno;
         if (fd >= 0) (void)close(fd);
-        NEAP_FAIL(NEAP_IO, "%s: cannot list the directory: %s", dir, strerror(error));
+        NEAP_FAIL(neap_file_status(error), "%s: cannot list the directory: %s", dir, strerror(error));
     }
     errno = 0;
     for (const struct dirent *e = readdir(stream); e; e = readdir(stream)) {
@@ -281,7 +281,7 @@ neap_status neap_checkpoint_open(neap_checkpoint **out, const char *dir, const n
         int error = errno;
         NEAP_FAIL(error == ENOENT    ? NEAP_NOT_FOUND
                   : error == ENOTDIR ? NEAP_BAD_FILE
-                                     : NEAP_IO,
+                                     : neap_file_status(error),
                   "%s: cannot open the model directory: %s", dir, strerror(error));
     }
     listing l;

@@ -25,6 +25,10 @@ _Static_assert(sizeof(off_t) == 8, "file offsets need 64 bits");
 /* Linux moves at most 0x7ffff000 bytes per call; stay below on purpose. */
 static const size_t IO_BYTES_MAX = (size_t)1 << 30;
 
+neap_status neap_file_status(int error) {
+    return error == EMFILE || error == ENFILE || error == ENOMEM ? NEAP_NO_MEMORY : NEAP_IO;
+}
+
 neap_status neap_file_open(int *fd, uint64_t *bytes, int dir, const char *name, const char *shown) {
     int f;
     do {
@@ -35,9 +39,9 @@ neap_status neap_file_open(int *fd, uint64_t *bytes, int dir, const char *name, 
         if (error == ENOENT) NEAP_FAIL(NEAP_NOT_FOUND, "%s: no such file", shown);
         if (error == ENXIO) NEAP_FAIL(NEAP_BAD_FILE, "%s: not a regular file", shown);
         if (error == EMFILE || error == ENFILE) {
-            NEAP_FAIL(NEAP_IO, "%s: cannot open: too many open files (see ulimit -n)", shown);
+            NEAP_FAIL(NEAP_NO_MEMORY, "%s: cannot open: too many open files (see ulimit -n)", shown);
         }
-        NEAP_FAIL(NEAP_IO, "%s: cannot open: %s", shown, strerror(error));
+        NEAP_FAIL(neap_file_status(error), "%s: cannot open: %s", shown, strerror(error));
     }
     struct stat info;
     if (fstat(f, &info) != 0) {

@@ -131,6 +131,18 @@ for flags in (["--effort", "high"], ["-sys", "Be brief."], ["--tools", path, "--
 marked = json.loads(run("run", model, "-p", "a<|end_of_msg|>", "-n", "1", "--json").out)
 check(marked["usage"]["prompt_tokens"] == short["usage"]["prompt_tokens"] + len("<|end_of_msg|>"), marked)
 
+# limits of the shell: no descriptors, no file growth
+r = subprocess.run(["sh", "-c", 'ulimit -n 4; exec "$0" info "$1"', PROGRAM, model], capture_output=True,
+                   env=clean_environment())
+check(r.returncode == 4 and one_line(r.stderr) and b"oo many open files" in r.stderr, r)
+target = os.path.join(scratch(), "limited", "logits.safetensors")
+os.makedirs(os.path.dirname(target))
+with open(path, "wb") as f:
+    f.write(b"[1, 2]")
+r = subprocess.run(["sh", "-c", 'ulimit -f 0; exec "$0" logits "$1" --tokens "$2" --out "$3"', PROGRAM, model, path, target],
+                   capture_output=True, env=clean_environment())
+check(r.returncode == 4 and one_line(r.stderr) and os.listdir(os.path.dirname(target)) == [], r)
+
 # info
 r = run("info", model)
 check(r.code == 0 and r.err == b"" and all(w in r.out.decode() for w in ("kimi_k3", "fits", "kernels", "threads", "xtml")), r)
