@@ -126,7 +126,10 @@ static int loop(neap_cli_chat_state *c) {
         message.n = 0;
         if (message.data != NULL) message.data[0] = 0;
         neap_cli_line kind = read_message(c, &message);
-        if (neap_cli_signal() > 2) return 128 + neap_cli_signal();
+        if (neap_cli_signal() > 2) {
+            code = 128 + neap_cli_signal();
+            break;
+        }
         if (kind == NEAP_CLI_LINE_INTERRUPT) {
             on_interrupt(c);
             continue;
