@@ -354,7 +354,8 @@ static void far_rows(const neap_kernels *k, float *base) {
 static void far_product(const neap_kernels *k, float *base) {
     enum { N = 16, K = 8 };
     const int64_t apart = INT64_C(2066) * 1039680;
-    float source[N * K], storage[N * K];
+    float source[N * K];
+    _Alignas(64) float storage[N * K]; /* weights are aligned, as an arena gives them */
     neap_matrix w;
     for (int i = 0; i < N * K; i++) source[i] = (float)(i % 7) - 3;
     neap_matrix_shape(&w, NEAP_MATRIX_F32, N, K);
