@@ -56,7 +56,6 @@ def write_golden(tok, model_dir, folder, T=200, new=40):
     import reference as R
     torch.set_num_threads(1)
     raw, W = R.load_checkpoint(model_dir)
-    W = {n: t for n, t in W.items()}
     raw["model_type"] = "kimi_k3"                              # the name and place of the same fields that reference.py knows
     t = raw["text_config"]
     t.update({k: v for k, v in t.pop("dsa_config").items() if k.startswith("index_")})

@@ -55,10 +55,9 @@ def cap(s):
 
 
 class World:
-    def __init__(self, seed, split="train", known=0.5, polish=False):
-        """known: share of names taken from the fixed list (training text only). polish: more sums and effort messages in chats,
-        and more names with a first token that is rare in the others ("Gan")"""
-        self.r, self.split, self.known, self.polish = random.Random(f"{split}/{seed}"), split, known, polish
+    def __init__(self, seed, split="train", known=0.5):
+        """known: share of names taken from the fixed list (training text only)"""
+        self.r, self.split, self.known = random.Random(f"{split}/{seed}"), split, known
 
     # ------------------------------------------------------------ people
     def name(self):
@@ -66,10 +65,7 @@ class World:
         if self.split == "train" and r.random() < self.known:
             return r.choice(NAMES)
         while True:
-            if self.polish and r.random() < 0.05:
-                n = "Ga" + r.choice(("na", "ne", "no")) + r.choice(TAIL)
-            else:
-                n = cap(r.choice(HEAD) + (r.choice(HEAD) if r.random() < 0.3 else "") + r.choice(TAIL))
+            n = cap(r.choice(HEAD) + (r.choice(HEAD) if r.random() < 0.3 else "") + r.choice(TAIL))
             if (zlib.crc32(n.encode()) % 8 == 0) == (self.split == "eval"):
                 return n
 
@@ -326,7 +322,7 @@ class World:
 
         def __init__(self, w):
             self.w, r = w, w.r
-            self.mode = r.choices(("default", "off", "low", "high", "max"), (0.3, 0.14, 0.08, 0.24, 0.24) if w.polish else (0.5, 0.2, 0.1, 0.1, 0.1))[0]
+            self.mode = r.choices(("default", "off", "low", "high", "max"), (0.5, 0.2, 0.1, 0.1, 0.1))[0]
             self.seg = w.effort_message(self.mode) if self.mode in ("low", "high", "max") else []
             self.forget = r.random() < 0.5                     # clients often send earlier replies back without their thoughts
             self.turns = []
@@ -366,8 +362,6 @@ class World:
         r = self.r
         c = self.Chat(self)
         mode = r.random()
-        if self.polish and r.random() < 0.3:
-            mode = 0.2                                         # sums, days, orders
         if r.random() < 0.25:
             c.turns.append(("system", r.choice(("You are a helpful guide to the valley.", "Answer in one sentence.", "You know the people of the valley."))))
         if mode < 0.14:
