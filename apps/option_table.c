@@ -460,9 +460,9 @@ const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS] = {
          "neap chat models/valley -sys \"Answer in one sentence\""},
     [NEAP_CLI_TOKENIZE] =
         {"tokenize", "MODEL [TEXT]", 0, 1, 1, "text to tokens and back",
-         "MODEL needs the tokenizer's files only. The text comes from the TEXT argument, -f FILE or standard input and "
-         "is taken byte by byte as it is. Without --ids, --count or --json every token is a line: its id, a tab, its "
-         "bytes with escapes.",
+         "MODEL needs the tokenizer's files only. The text comes from the TEXT argument, -f FILE or standard input; "
+         "nothing is trimmed, and what is not UTF-8 becomes U+FFFD. Without --ids, --count or --json every token is a "
+         "line: its id, a tab, its bytes with escapes.",
          "neap tokenize models/valley \"Hello, valley!\"\n"
          "neap tokenize models/valley --ids -f story.txt > ids.json\n"
          "neap tokenize models/valley --decode 72,101"},

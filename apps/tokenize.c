@@ -1,7 +1,7 @@
 /* `neap tokenize`: text to token ids and back.
  *
- * Needs only the tokenizer's files of the directory. Text is taken byte by byte: nothing is trimmed, so that
- * ids | --decode gives the very bytes again. Called by main. */
+ * Needs only the tokenizer's files of the directory. Nothing of the text is trimmed, so that ids | --decode gives the
+ * very bytes again; only what is not UTF-8 becomes U+FFFD, as in every prompt. Called by main. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

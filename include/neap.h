@@ -91,6 +91,7 @@ NEAP_API neap_status neap_tokenizer_open(neap_tokenizer **out, const char *dir);
 NEAP_API void neap_tokenizer_close(neap_tokenizer *t);
 NEAP_API int32_t neap_tokenizer_vocab(const neap_tokenizer *t); /* ids are 0 .. vocab-1 */
 
+/* Each maximal part of the text that is not UTF-8 is read as U+FFFD. */
 #define NEAP_TOKENIZE_SPECIAL 1u /* spellings of special tokens become their ids; off: ordinary text */
 NEAP_API neap_status neap_tokenize(const neap_tokenizer *t, const char *text, size_t text_bytes, uint32_t flags,
                                    int32_t *tokens, size_t capacity, size_t *n_tokens);

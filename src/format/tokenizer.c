@@ -252,7 +252,7 @@ neap_status neap_encode_text(neap_encoder *e, const char *text, size_t n, uint32
 
 /* ------------------------------------------------------------- public calls ------------------ */
 
-int32_t neap_tokenizer_vocab(const neap_tokenizer *t) { return t->vocab.n + t->n_slots; }
+int32_t neap_tokenizer_vocab(const neap_tokenizer *t) { return t == NULL ? 0 : t->vocab.n + t->n_slots; }
 
 int32_t neap_tokenizer_base(const neap_tokenizer *t) { return t->vocab.n; }
 

@@ -10,7 +10,7 @@
 typedef struct neap_team neap_team;
 typedef void (*neap_team_fn)(void *arg, int32_t worker);
 
-enum { NEAP_TEAM_MAX = 512 };
+enum { NEAP_TEAM_MAX = 1024 }; /* the limit of the options too */
 
 /* n_threads 1 .. NEAP_TEAM_MAX, the caller included. */
 NEAP_MUST_CHECK neap_status neap_team_create(neap_team **out, int32_t n_threads);

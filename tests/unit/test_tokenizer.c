@@ -338,6 +338,7 @@ static void test_bad_config(void **state) {
     neap_tokenizer *t = NULL;
     fails(neap_tokenizer_open(&t, "/nonexistent/model"), NEAP_NOT_FOUND, "tiktoken.model");
     neap_tokenizer_close(NULL);
+    assert_int_equal(neap_tokenizer_vocab(NULL), 0);
 }
 
 /* Ids come from the table: gaps are reserved spellings, later ids do not move. Longest match when allowed. */
