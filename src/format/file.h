@@ -8,7 +8,8 @@
  * NEAP_IO. */
 neap_status neap_file_status(int error);
 /* Opens a regular file for reading, relative to the directory descriptor `dir` (AT_FDCWD: none). Links are
- * followed. shown: what messages call the file. NEAP_NOT_FOUND, NEAP_BAD_FILE (not a regular file), neap_file_status. */
+ * followed. shown: what messages call the file. NEAP_NOT_FOUND, NEAP_BAD_FILE (not a regular file), or
+ * neap_file_status. */
 NEAP_MUST_CHECK neap_status neap_file_open(int *fd, uint64_t *bytes, int dir, const char *name, const char *shown);
 /* Copies n bytes from `at`. NEAP_IO when the file ends before. */
 NEAP_MUST_CHECK neap_status neap_file_pread(int fd, void *dst, size_t n, uint64_t at, const char *shown);
