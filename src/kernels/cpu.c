@@ -30,7 +30,7 @@ static uint64_t xcr0(void) {
 static bool has(uint32_t reg, int bit) { return reg >> bit & 1; }
 
 static uint32_t ask_flags(void) {
-    uint32_t a, b, c, d, b7, c7, d7, a71 = 0, b71, c71, d71;
+    uint32_t a = 0, b = 0, c = 0, d = 0, b7 = 0, c7 = 0, d7 = 0, a71 = 0, b71 = 0, c71 = 0, d71 = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
     bool is_saved = has(c, 27);                            /* OSXSAVE: xgetbv exists */
     bool has_fma = has(c, 12) && has(c, 29) && has(c, 28); /* FMA, F16C, AVX */
