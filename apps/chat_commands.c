@@ -170,8 +170,26 @@ static void do_save(neap_cli_chat_state *c, char *argument) {
 
 static void do_load(neap_cli_chat_state *c, char *argument) {
     if (!needs_argument("/load FILE", argument)) return;
-    if (neap_cli_conversation_load(&c->conversation, argument) == NEAP_EXIT_OK)
-        neap_cli_note("%zu messages loaded from %s", c->conversation.n, argument);
+    neap_cli_conversation before = c->conversation;
+    neap_cli_conversation_init(&c->conversation);
+    int code = neap_cli_conversation_load(&c->conversation, argument);
+    /* The encoder has the last word now: later every message would fail. */
+    if (code == NEAP_EXIT_OK && c->conversation.n > 0) {
+        neap_cli_text request = {0};
+        int32_t *tokens = NULL;
+        size_t n = 0;
+        code = neap_cli_chat_encode(c, &request, &tokens, &n);
+        if (code != NEAP_EXIT_OK) neap_cli_error("%s is not loaded", argument);
+        neap_cli_text_free(&request);
+        free(tokens);
+    }
+    if (code != NEAP_EXIT_OK) {
+        neap_cli_conversation_free(&c->conversation);
+        c->conversation = before;
+        return;
+    }
+    neap_cli_conversation_free(&before);
+    neap_cli_note("%zu messages loaded from %s", c->conversation.n, argument);
 }
 
 /* ---- settings ---- */

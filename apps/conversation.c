@@ -222,22 +222,26 @@ static int read_field(neap_cli_json *j, neap_cli_conversation *c, const char *ke
 int neap_cli_conversation_load(neap_cli_conversation *c, const char *path) {
     neap_cli_text text = {0}, key = {0};
     neap_cli_conversation fresh;
+    int has_messages = 0;
     neap_cli_conversation_init(&fresh);
     int code = neap_cli_read_file(&text, path, NEAP_CLI_TEXT_MAX);
     if (code == NEAP_EXIT_OK) {
         neap_cli_json j = {.what = path, .text = text.data, .n = text.n};
         int ok;
         if (neap_cli_json_peek(&j) == '[') {
-            ok = read_messages(&j, &fresh);
+            ok = has_messages = read_messages(&j, &fresh);
         } else if ((ok = neap_cli_json_expect(&j, '{')) && !neap_cli_json_accept(&j, '}')) {
             do {
                 key.n = 0;
                 ok = neap_cli_json_read_string(&j, &key) && neap_cli_json_expect(&j, ':') &&
                      read_field(&j, &fresh, key.data);
+                has_messages |= ok && strcmp(key.data, "messages") == 0;
             } while (ok && neap_cli_json_accept(&j, ','));
             ok = ok && neap_cli_json_expect(&j, '}');
         }
-        if (!ok || !neap_cli_json_at_end(&j)) code = NEAP_EXIT_FILE;
+        ok = ok && neap_cli_json_at_end(&j);
+        if (ok && !has_messages) neap_cli_error("%s: there is no \"messages\" in it", path);
+        if (!ok || !has_messages) code = NEAP_EXIT_FILE;
     }
     if (code == NEAP_EXIT_OK) {
         neap_cli_conversation_free(c);

@@ -104,7 +104,8 @@ with open(kept, "w") as f:
     json.dump({"messages": foreign, "thinking": False, "unknown": [1, {"a": None}]}, f)
 r, q = talk(f"/load {kept}", "Go on", flags=())
 check(q["messages"][:3] == foreign and q["thinking"] is False and roles(q)[3:] == ["user", "assistant"], q)
-for bad in ("", "{", "[1]", "{\"messages\": [{}]}", "{\"messages\": [{\"role\": 1}]}", "[] x", "{\"thinking\": 3}", "[" * 100):
+for bad in ("", "{", "[1]", "{\"messages\": [{}]}", "{\"messages\": [{\"role\": 1}]}", "[] x", "{\"thinking\": 3}", "[" * 100,
+            "{}", "{\"thinking\": true}", "{\"messages\": [{\"role\": \"evil\", \"content\": \"x\"}]}"):
     with open(kept, "w") as f:
         f.write(bad)
     r, q = talk("Hello", f"/load {kept}")
