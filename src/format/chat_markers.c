@@ -9,7 +9,7 @@
  *
  * The vendor encodes the text between two control tokens in one go, so ordinary neighbours are joined here. The
  * format has no thinking channel: reasoning of earlier turns is left out. It has no sentence for tool_choice or
- * response_format either: "none" leaves the tools out, a wanted JSON answer is refused.
+ * response_format either: "none" leaves the tools out, a forced call or a wanted JSON answer is refused.
  *
  * Called by chat.c. Source: tokenizer and chat notes, section 4; calls and results as in Kimi K2. */
 #include <stdio.h>
@@ -138,6 +138,9 @@ static neap_status prompt(writer *w) {
     size_t index = 0;
     NEAP_CHECK(w->r->answer == NEAP_ANSWER_TEXT, NEAP_UNSUPPORTED,
                "response_format: this model's chat format has no way to ask for JSON; only \"text\" is supported");
+    NEAP_CHECK(w->r->choice != NEAP_CHOICE_REQUIRED, NEAP_UNSUPPORTED,
+               "tool_choice: this model's chat format has no way to force a call; only \"auto\" and \"none\" are "
+               "supported");
     NEAP_TRY(assign_ids(w));
     NEAP_TRY(declare_tools(w, w->r->tools));
     for (size_t i = 0; i < w->r->n_messages; i++) {

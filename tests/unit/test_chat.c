@@ -337,6 +337,8 @@ static void test_refusals(void **state) {
     assert_true(n > 10);
     one = "{\"messages\":[{\"role\":\"user\"}],\"response_format\":{\"type\":\"json_object\"}}";
     fails(neap_chat_encode(markers, one, strlen(one), &token, 1, &n), NEAP_UNSUPPORTED, "response_format");
+    one = "{\"messages\":[{\"role\":\"user\"}],\"tool_choice\":\"required\"}";
+    fails(neap_chat_encode(markers, one, strlen(one), &token, 1, &n), NEAP_UNSUPPORTED, "tool_choice");
 }
 
 /* ------------------------------------------------------------- JSON as Python writes it ------ */
