@@ -6,7 +6,7 @@
  * pairing of the indexer's RoPE. Nothing is read from the checkpoint here; index_n_heads and index_head_dim may
  * stay 0 for kimi_k31, whose inner names are not settled: load.c then takes them from the tensors.
  *
- * Source: Kimi Linear specification 1, 3-5; Kimi K3 1, 3-6; sparse MLA A1-A3, B2. */
+ * Source: the published config.json files of the families; docs/numerics.md. */
 #include <math.h>
 #include <string.h>
 

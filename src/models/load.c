@@ -7,7 +7,7 @@
  * The state and cache sizes reported here are those of this version: recurrent state, conv window, latent and index
  * keys in F32, the state in the kernels' layout [ceil(dv/32)][dk][32].
  * Public calls: neap_model_options_init, neap_model_open, neap_model_close, neap_model_tokenizer,
- * neap_model_describe. Source: sizes specification 2-5. */
+ * neap_model_describe. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

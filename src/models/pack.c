@@ -11,7 +11,7 @@
  *   A_log -> exp(A_log);  AttnRes norm weight * projection row -> one vector
  * Non-finite values are counted while packing, at no cost, and refused unless the caller allows them.
  *
- * Called by load.c. Source: Kimi Linear specification 2-4, Kimi K3 3, quantised formats 1-2. */
+ * Called by load.c. Formats: docs/formats.md. */
 #include "models/pack.h"
 
 #include <inttypes.h>
