@@ -44,9 +44,11 @@ static void emit_step(neap_builder *b, layout *l, int32_t logits_max) {
     neap_stream *s = &l->stream;
     *s = (neap_stream){.p = neap_builder_floats(b, rows * c),
                        .x = neap_builder_floats(b, rows * c),
-                       .y = neap_builder_floats(b, rows * c),
-                       .mix = neap_builder_floats(b, rows * c)};
-    if (net->attnres_block) s->bank = neap_builder_floats(b, bank_rows(net) * rows * c);
+                       .y = neap_builder_floats(b, rows * c)};
+    if (net->attnres_block) {
+        s->mix = neap_builder_floats(b, rows * c);
+        s->bank = neap_builder_floats(b, bank_rows(net) * rows * c);
+    }
     int32_t topk = topk_max(net);
     l->selection.ld = topk;
     if (topk) {
@@ -75,7 +77,7 @@ static void emit_step(neap_builder *b, layout *l, int32_t logits_max) {
     b->layer = -1;
     neap_residual_emit(b, s, "residual.final", net->output_res, false, net->norm);
     neap_tap_emit(b, "hidden", net->n_layers, s->p, c, c, false);
-    neap_tap_emit(b, "pre_norm", -1, s->mix, c, c, false);
+    neap_tap_emit(b, "pre_norm", -1, s->mix ? s->mix : s->p, c, c, false);
     neap_tap_emit(b, "final_norm", -1, s->x, c, c, false);
     neap_head_emit(b, s->x, c, &net->head, l->logits, net->vocab);
     neap_tap_logits_emit(b, l->logits, net->vocab);

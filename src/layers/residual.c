@@ -51,8 +51,6 @@ static void residual_run(const void *ptr, int64_t begin, int64_t end, int32_t wo
             a->k->attnres_bank(acc, &max, &den, bank, a->n_bank, a->res, c, a->eps);
             a->k->attnres_merge(acc, acc, max, den, p, a->res, c, a->eps);
             mixed = acc;
-        } else if (a->mix) {
-            memcpy(a->mix + r * c, p, (size_t)c * sizeof(float));
         }
         if (a->takes_snapshot) memcpy(a->bank + a->n_bank * a->bank_stride + r * c, p, (size_t)c * sizeof(float));
         a->k->rmsnorm(a->x + r * c, mixed, a->norm, c, a->eps);
