@@ -9,7 +9,13 @@ import time
 from cli_shared import FORBID, PROGRAM, Terminal, byte_model, check, clean_environment, finish, run, scratch
 
 model = byte_model()
-ENDLESS = ("--raw", "--ignore-eos", "-n", "4000")
+# Long enough that the fastest machine is still answering when the signal comes.
+LONG = ("-n", "100000", "-c", "101000")
+ENDLESS = ("--raw", "--ignore-eos", *LONG)
+with open(os.path.join(model, "config.json"), encoding="utf-8") as f:
+    config = f.read()
+with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as f:
+    f.write(config.replace('"max_position_embeddings": 4096', '"max_position_embeddings": 131072'))
 
 
 def start(*args):
@@ -29,7 +35,7 @@ for number in (signal.SIGINT, signal.SIGTERM):
     check(whole.startswith((begin + out)[:-1].rsplit(b"\xef", 1)[0]), "the partial answer is a beginning of the whole one")
 
 # JSON after Ctrl-C is still JSON
-p = start("--json", "-n", "4000", *FORBID)
+p = start("--json", *LONG, *FORBID)
 time.sleep(0.5 if "NEAP_SANITIZE" not in os.environ else 2)
 p.send_signal(signal.SIGINT)
 out, err = p.communicate(timeout=60)
