@@ -60,19 +60,12 @@ neap_status neap_fail(neap_status code, const char *format, ...) {
 }
 
 neap_status neap_fail_prefix(neap_status code, const char *format, ...) {
-    char line[NEAP_ERROR_BYTES];
+    char prefix[NEAP_ERROR_BYTES];
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(line, sizeof line, format, args);
+    int n = vsnprintf(prefix, sizeof prefix, format, args);
     va_end(args);
-    if (n < 0) n = 0;
-    size_t used = (size_t)n < sizeof line ? (size_t)n : sizeof line - 1;
-    for (const char *s = ": "; *s && used + 1 < sizeof line;) line[used++] = *s++;
-    for (const char *s = error_text; *s && used + 1 < sizeof line;) line[used++] = *s++;
-    line[used] = 0;
-    neap_make_printable(line);
-    memcpy(error_text, line, sizeof line);
-    return code;
+    return neap_fail(code, "%s: %s", n < 0 ? "" : prefix, error_text);
 }
 
 void neap_error_copy(char *text, size_t capacity) {
