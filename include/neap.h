@@ -202,6 +202,20 @@ typedef struct neap_engine neap_engine;
 /* One request; lives in its engine until neap_seq_free. */
 typedef struct neap_seq neap_seq;
 
+/* How caches keep what they keep (docs/accuracy.md has the measured loss of each setting). */
+typedef enum neap_cache_type {
+    NEAP_CACHE_DEFAULT = 0, /* BF16 */
+    NEAP_CACHE_F32 = 1,     /* exact: results within float32 rounding of the model's definition */
+    NEAP_CACHE_BF16 = 2,
+    NEAP_CACHE_FP8 = 3 /* E4M3, one F32 scale per token and tile of 128 */
+} neap_cache_type;
+typedef enum neap_index_type {
+    NEAP_INDEX_DEFAULT = 0, /* BF16 */
+    NEAP_INDEX_F32 = 1,
+    NEAP_INDEX_BF16 = 2,
+    NEAP_INDEX_MXFP8 = 3 /* E4M3, one E8M0 scale per 32; queries are rounded the same way */
+} neap_index_type;
+
 typedef struct neap_engine_options {
     size_t struct_size;
     int32_t n_threads;         /* 0 = default */
@@ -213,12 +227,16 @@ typedef struct neap_engine_options {
     int32_t enable_taps;       /* 1: requests may ask for inner tensors (costs a little) */
     neap_log_fn log;
     void *log_user;
+    int32_t cache_type; /* neap_cache_type, of the MLA latents */
+    int32_t index_type; /* neap_index_type, of the index keys */
 } neap_engine_options;
 
 typedef struct neap_memory {
     size_t struct_size;
     uint64_t weights, state, cache, work, total; /* bytes */
     uint64_t available;                          /* what the machine (or its cgroup) has */
+    uint64_t latent_bytes_per_token;             /* of cache, over all MLA layers, with the options' types */
+    uint64_t index_bytes_per_token;
 } neap_memory;
 
 NEAP_API void neap_engine_options_init(neap_engine_options *o);

@@ -9,8 +9,7 @@
 #define NEAP_CACHE_CACHES_H
 
 #include "base/arena.h"
-
-enum { NEAP_PAGE_ROWS = 64 };
+#include "tensor/pages.h"
 
 /* Floats that one layer keeps. KDA layers have state and window, MLA layers row and perhaps index_row. */
 typedef struct neap_cache_layer_spec {

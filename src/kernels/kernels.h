@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "tensor/matrix.h"
+#include "tensor/pages.h"
 
 /* y[i, j] = sum_k x[row(i), k] * W[j, k] for i < m, j in panels [panel_begin, panel_end) with j < W->n.
  * Scales of FP8 weights are below 2^120 (fast versions fold a factor 256 into them). */
@@ -123,6 +124,88 @@ typedef struct neap_index_args {
     int32_t *scratch; /* n ints */
 } neap_index_args;
 
+/* ---- sparse and dense attention over paged latents ---- */
+enum {
+    NEAP_ATTEND_ROWS = 8,   /* neighbouring query rows of one call: cached rows are decoded once for all of them */
+    NEAP_ATTEND_HEADS = 32, /* heads of one call */
+};
+/* Absorbed MLA attention of up to NEAP_ATTEND_ROWS rows of one sequence over the positions [begin, end) of their
+ * lists: one split of what they attend to. Cached rows are decoded to F32 exactly (pages.h); heads share them.
+ * Per row and head, over the row's positions in ascending order, page of 64 by page (a page without any is skipped):
+ *   s_j = scale * (q . row_j)   dot16 over the r + dr values
+ *   M = max(m, largest s_j); if M > m: c = exp(m - M), o *= c, l *= c, m = M    (first page: m = M, o = l = 0)
+ *   e_j = exp(s_j - m);  l += sum16(e over the page's positions);  o[c] = chain over ascending j of fmaf(e_j, row_j[c], o[c])
+ * A NaN score is passed over by the maximum and makes l NaN. No position in the range: m = -inf, l = 0, o = 0.
+ * The result of a row depends only on its own q, list and range: not on the other rows or heads of the call. */
+typedef struct neap_attend_args {
+    neap_latent_format format;
+    neap_pages cache;
+    const float *q; /* row i, head h at q + i * ld_row + h * ld_head: latent part (r), then key part (dr) */
+    int64_t ld_row, ld_head, n_rows, n_heads;
+    const int32_t *lists; /* row i: ascending positions at lists + i * ld_list; NULL: 0 .. n_list[i] - 1 */
+    int64_t ld_list;
+    const int32_t *n_list; /* [n_rows], >= 1 */
+    int64_t begin, end;
+    float scale;
+    float *out; /* o, r values per row and head: out + i * ld_out_row + h * ld_out_head */
+    int64_t ld_out_row, ld_out_head;
+    float *max, *sum; /* m and l: [i * ld_stat + h] */
+    int64_t ld_stat;
+    float *scratch; /* neap_attend_scratch() floats */
+} neap_attend_args;
+static inline int64_t neap_attend_scratch(const neap_latent_format *f) {
+    return NEAP_PAGE_ROWS * ((int64_t)f->r + f->dr + NEAP_ATTEND_HEADS + 16);
+}
+/* Puts splits together (one row and head): M = largest m_s; splits with m_s = -inf and l_s = 0 are skipped;
+ * c_s = exp(m_s - M); l = chain over ascending s of fmaf(c_s, l_s, l); o likewise per column; out = o * (1 / l).
+ * A single split gives out = o * (1 / l). Split s: o at parts + s * ld_part, m and l at max[s * ld_stat], sum[...]. */
+typedef struct neap_attend_merge_args {
+    const float *parts, *max, *sum;
+    int64_t ld_part, ld_stat, n_parts, r;
+    float *out;
+} neap_attend_merge_args;
+/* Positions of one split for a row that sees n positions: a power of two of at least 1024 such that there are at
+ * most 32 splits. It depends on the row alone, so threads and neighbours cannot change a bit. */
+static inline int64_t neap_attend_split(int64_t n) {
+    int64_t split = 1024;
+    while (split * 32 < n) split *= 2;
+    return split;
+}
+enum { NEAP_ATTEND_SPLITS = 32 };
+
+/* ---- lightning indexer over paged keys, fused with the selection ---- */
+enum { NEAP_INDEX_ROWS = 8 };
+/* Candidates of one row from one range of keys: a superset of the range's share of the row's Top-K. */
+typedef struct neap_candidates {
+    uint32_t *order;    /* topk_key() of the scores */
+    int32_t *positions; /* ascending */
+    int64_t n;
+} neap_candidates;
+static inline int64_t neap_candidates_capacity(int64_t k) { return 2 * k + 512; }
+/* Scores keys [begin, end) for up to NEAP_INDEX_ROWS rows of one sequence and keeps what may belong to the k best:
+ *   I[j] = sum over h (chain, ascending, fmaf from 0) of w[h] * relu(q[h] . k_j),  the dot product one chain over
+ *   ascending d (fmaf from 0); keys decoded to F32 exactly; relu(NaN) = NaN
+ * Row i looks at j < n[i] only. Larger score first, equal scores lower position first, -0 equals +0, NaN last.
+ * No score array exists. A row with n[i] <= k needs no scan: the caller selects everything.
+ * warm: positions that the row's sequence selected before (any valid positions, any order, may be empty): when that
+ * pays, their scores give a first bound. The candidates kept may depend on it, the merged selection never does. */
+typedef struct neap_index_scan_args {
+    neap_index_format format;
+    neap_pages keys;
+    const float *q; /* row i: [n_heads][d] at q + i * ld_q, rounded as the format wants (neap_index_round_query) */
+    const float *w; /* row i: [n_heads] at w + i * ld_w, factors applied */
+    int64_t ld_q, ld_w, n_rows, n_heads, k;
+    const int32_t *n; /* [n_rows] visible keys */
+    int64_t begin, end;
+    const int32_t *warm;
+    int64_t n_warm;
+    neap_candidates *out; /* [n_rows]; capacity neap_candidates_capacity(k) each */
+    float *scratch;       /* neap_index_scratch(format, n_heads) floats */
+} neap_index_scan_args;
+static inline int64_t neap_index_scratch(const neap_index_format *f, int64_t n_heads) {
+    return NEAP_PAGE_ROWS * (int64_t)f->d + NEAP_PAGE_ROWS * (n_heads + NEAP_INDEX_ROWS);
+}
+
 enum { NEAP_ATTNRES_MAX = 1024 }; /* snapshots that attnres_bank takes */
 
 /* Router of one token, from logits (F32): docs/numerics.md section 6. Ids in order of falling biased score,
@@ -152,6 +235,12 @@ typedef struct neap_kernels {
     void (*kda)(const neap_kda_args *a);
     void (*attn)(const neap_attn_args *a);
     void (*index)(const neap_index_args *a);
+    void (*attend)(const neap_attend_args *a);
+    void (*attend_merge)(const neap_attend_merge_args *a);
+    void (*index_scan)(const neap_index_scan_args *a);
+    /* The k best of n_lists candidate lists whose ranges ascend; out: ascending positions. Together they hold at
+     * least k. */
+    void (*index_merge)(int32_t *out, const neap_candidates *lists, int64_t n_lists, int64_t k);
     /* AttnRes stage 1 over s >= 1 finished snapshots bank[0..s) (rows of d floats): score_s = (X_s . c) *
      * rsqrt(mean X_s^2 + eps); *max, *den = sum e^(score - max), acc[d] = sum e^(score - max) X_s.
      * s is at most NEAP_ATTNRES_MAX. */
