@@ -43,7 +43,7 @@ static inline void index_topk(const neap_index_args *a) {
             acc = v_fma(v_set1(a->w[h]), v_max(v_zero(), index_dots(a->q + h * a->d, keys, a->d)), acc);
         v_store_n(a->scores + j, acc, a->n - j);
     }
-    topk_select(a->out, a->scores, a->n, a->k);
+    topk_select(a->out, a->scores, (uint32_t *)a->scratch, a->n, a->k);
 }
 
 static inline void index_fill(neap_kernels *k) { k->index = index_topk; }
