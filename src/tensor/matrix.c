@@ -1,7 +1,7 @@
 /* The panel layout of weight matrices: sizes, packing, and reading back.
  *
  * A panel is 16 outputs. Inside it one 64-byte line holds, for each of the 16 outputs, the k values that share
- * a 32-bit lane: 1 (F32), 2 (BF16), 4 (FP8) or 8 (MXFP4, as nibbles). A kernel that walks the lines from the
+ * a 32-bit lane: 1 (F32), 2 (BF16), 4 (INT8, FP8) or 8 (MXFP4, as nibbles). A kernel that walks the lines from the
  * first to the last therefore sees ascending k for 16 outputs at once, whatever its vector width.
  *
  * Packing is done once at load, one range of panels per call, so that threads can share it; it writes every
@@ -18,7 +18,7 @@
 
 enum { LINE = 64, SUPER = 128, SUPER_LINES = 17 };
 
-static const char *const kind_names[NEAP_MATRIX_KINDS] = {"f32", "bf16", "fp8", "mxfp4"};
+static const char *const kind_names[NEAP_MATRIX_KINDS] = {"f32", "bf16", "int8", "fp8", "mxfp4"};
 
 const char *neap_matrix_kind_name(neap_matrix_kind kind) { return kind_names[kind]; }
 
@@ -31,10 +31,20 @@ void neap_matrix_shape(neap_matrix *m, neap_matrix_kind kind, int64_t n, int64_t
     switch (kind) {
     case NEAP_MATRIX_F32: m->panel_bytes = k * LINE; break;
     case NEAP_MATRIX_BF16: m->panel_bytes = ceil_div(k, 2) * LINE; break;
+    case NEAP_MATRIX_INT8: neap_matrix_shape_int8(m, n, k, NEAP_INT8_GROUP); break;
     case NEAP_MATRIX_FP8: m->panel_bytes = ceil_div(k, 4) * LINE; break;
     case NEAP_MATRIX_MXFP4: m->panel_bytes = ceil_div(k, SUPER) * SUPER_LINES * LINE; break;
     case NEAP_MATRIX_KINDS: assert(0);
     }
+}
+
+void neap_matrix_shape_int8(neap_matrix *m, int64_t n, int64_t k, int64_t group) {
+    assert(n >= 1 && n <= INT64_C(1) << 31);
+    assert(k >= 1 && k <= INT64_C(1) << 31);
+    assert(group >= 1 && (group % 4 == 0 || group >= k));
+    int64_t padded = ceil_div(k, 4) * 4;
+    *m = (neap_matrix){.kind = NEAP_MATRIX_INT8, .n = n, .k = k, .panel_bytes = ceil_div(k, 4) * LINE};
+    m->group = group < padded ? group : padded;
 }
 
 uint64_t neap_matrix_panel_bytes(const neap_matrix *m) {
@@ -42,7 +52,16 @@ uint64_t neap_matrix_panel_bytes(const neap_matrix *m) {
 }
 
 int64_t neap_matrix_scale_count(const neap_matrix *m) {
+    if (m->kind == NEAP_MATRIX_INT8) return neap_matrix_panels(m) * neap_matrix_groups(m) * NEAP_PANEL;
     return m->kind == NEAP_MATRIX_FP8 ? ceil_div(m->n, 128) * ceil_div(m->k, 128) : 0;
+}
+
+void neap_matrix_pack_scales(const neap_matrix *m, float *dst, const float *rows) {
+    assert(m->kind == NEAP_MATRIX_INT8);
+    int64_t groups = neap_matrix_groups(m), padded = neap_matrix_panels(m) * NEAP_PANEL;
+    for (int64_t i = 0; i < padded; i++)
+        for (int64_t g = 0; g < groups; g++)
+            dst[(i / NEAP_PANEL * groups + g) * NEAP_PANEL + i % NEAP_PANEL] = i < m->n ? rows[i * groups + g] : 0;
 }
 
 /* ---- packing ---- */
@@ -111,6 +130,15 @@ static int64_t pack_fp8(const neap_matrix *m, uint8_t *panel, const neap_pack_so
     return bad;
 }
 
+static void pack_int8(const neap_matrix *m, int8_t *panel, const neap_pack_source *s, int64_t row, int64_t rows) {
+    assert(s->dtype == NEAP_DTYPE_I8);
+    if (rows < NEAP_PANEL || m->k % 4) memset(panel, 0, (size_t)m->panel_bytes);
+    for (int64_t o = 0; o < rows; o++) {
+        const int8_t *in = (const int8_t *)s->data + (row + o) * s->row_stride;
+        for (int64_t j = 0; j < m->k; j++) panel[(j / 4 * NEAP_PANEL + o) * 4 + j % 4] = in[j * s->col_stride];
+    }
+}
+
 /* A byte pair of the file (elements 2i, 2i+1) is spread over two bytes of a nibble line. */
 static int64_t pack_mxfp4(const neap_matrix *m, uint8_t *panel, const neap_pack_source *s, int64_t row, int64_t rows) {
     assert(s->dtype == NEAP_DTYPE_U8);
@@ -146,6 +174,7 @@ int64_t neap_matrix_pack(const neap_matrix *m, void *storage, const neap_pack_so
         switch (m->kind) {
         case NEAP_MATRIX_F32: bad += pack_f32(m, panel, src, row, rows); break;
         case NEAP_MATRIX_BF16: bad += pack_bf16(m, panel, src, row, rows); break;
+        case NEAP_MATRIX_INT8: pack_int8(m, panel, src, row, rows); break;
         case NEAP_MATRIX_FP8: bad += pack_fp8(m, panel, src, row, rows); break;
         case NEAP_MATRIX_MXFP4: bad += pack_mxfp4(m, panel, src, row, rows); break;
         case NEAP_MATRIX_KINDS: assert(0);
@@ -163,6 +192,11 @@ float neap_matrix_get(const neap_matrix *m, int64_t i, int64_t j) {
     switch (m->kind) {
     case NEAP_MATRIX_F32: return ((const float *)panel)[j * NEAP_PANEL + o];
     case NEAP_MATRIX_BF16: return neap_bf16_to_f32(((const uint16_t *)panel)[(j / 2 * NEAP_PANEL + o) * 2 + j % 2]);
+    case NEAP_MATRIX_INT8: {
+        int8_t code = ((const int8_t *)panel)[(j / 4 * NEAP_PANEL + o) * 4 + j % 4];
+        return (float)code *
+               m->scales[(i / NEAP_PANEL * neap_matrix_groups(m) + j / m->group) * NEAP_PANEL + i % NEAP_PANEL];
+    }
     case NEAP_MATRIX_FP8: {
         uint8_t code = ((const uint8_t *)panel)[(j / 4 * NEAP_PANEL + o) * 4 + j % 4];
         return neap_e4m3_decode(code) * m->scales[i / 128 * ceil_div(m->k, 128) + j / 128];

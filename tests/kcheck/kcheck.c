@@ -155,6 +155,19 @@ neap_matrix kc_matrix(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, kc_fil
             for (int64_t i = 0; i < n * k; i++) h[i] = neap_f32_to_bf16(f[i]);
             s.data = h;
         }
+    } else if (kind == NEAP_MATRIX_INT8) {
+        static const int64_t groups[] = {128, 32, 64, 4, 12, 256, 1 << 20};
+        neap_matrix_shape_int8(&m, n, k, groups[kc_below(c, 7)]);
+        int8_t *codes = kc_bytes(c, n * k);
+        for (int64_t i = 0; i < n * k; i++) codes[i] = fill == KC_ZEROS ? 0 : (int8_t)(kc_random(c) & 0xff);
+        s.dtype = NEAP_DTYPE_I8;
+        s.data = codes;
+        int64_t n_groups = neap_matrix_groups(&m);
+        float *rows = kc_floats(c, n * n_groups, 0, fill), *scales = kc_output(c, neap_matrix_scale_count(&m), 0);
+        if (fill == KC_NORMAL)
+            for (int64_t i = 0; i < n * n_groups; i++) rows[i] *= 0.01f;
+        neap_matrix_pack_scales(&m, scales, rows);
+        m.scales = scales;
     } else {
         uint8_t *codes = kc_bytes(c, n * k);
         for (int64_t i = 0; i < n * k; i++)

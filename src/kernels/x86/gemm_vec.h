@@ -7,10 +7,11 @@
  * whose activations stay in the second cache while the panels stream.
  *
  *   BF16   shift left 16 / mask gives the two k of a lane
+ *   INT8   shifts spread and sign-extend the four codes of a lane; converted, times the scale of output and group
  *   FP8    codes become half floats of value / 256 (subnormals included, done by the hardware), converted, and
  *          multiplied by 256 * scale; NaN codes get an exponent of all ones
  *   MXFP4  a table look-up by nibble, times the power of two of the group
- * FP8 and MXFP4 with many rows: 128 k of some panels are decoded once into the first cache as F32 lines that all
+ * INT8, FP8 and MXFP4 with many rows: 128 k of some panels are decoded once into the first cache as F32 lines that all
  * row tiles share; the chains continue through y, which changes no bit. */
 #ifndef NEAP_KERNELS_X86_GEMM_VEC_H
 #define NEAP_KERNELS_X86_GEMM_VEC_H
@@ -38,14 +39,16 @@ enum { GEMM_ROWS_MAX = 6, GEMM_DECODED_PANELS = 1, GEMM_BLOCK_BYTES = 1 << 18 };
 
 /* k values in a line, and in a group with one scale (all of them where there is none). */
 V_INLINE int gemm_line_k(int kind) {
-    return kind == NEAP_MATRIX_F32 ? 1 : kind == NEAP_MATRIX_BF16 ? 2 : kind == NEAP_MATRIX_FP8 ? 4 : 8;
+    return kind == NEAP_MATRIX_F32 ? 1 : kind == NEAP_MATRIX_BF16 ? 2 : kind == NEAP_MATRIX_MXFP4 ? 8 : 4;
 }
-V_INLINE int64_t gemm_group_k(int kind, int64_t k) {
-    return kind == NEAP_MATRIX_FP8 ? 128 : kind == NEAP_MATRIX_MXFP4 ? 32 : k;
+V_INLINE int64_t gemm_group_k(int kind, const neap_matrix *w) {
+    if (kind == NEAP_MATRIX_INT8) return w->group;
+    return kind == NEAP_MATRIX_FP8 ? 128 : kind == NEAP_MATRIX_MXFP4 ? 32 : w->k;
 }
-V_INLINE const uint8_t *gemm_group_lines(int kind, const uint8_t *panel, int64_t g) {
-    if (kind == NEAP_MATRIX_MXFP4) return panel + (g / 4 * 17 + g % 4 * 4) * GEMM_LINE;
-    return panel + g * 32 * GEMM_LINE; /* FP8; the others have one group */
+/* The line that k begins: a multiple of 32 (MXFP4), of 4 (INT8, FP8), 0 (the others, which have one group). */
+V_INLINE const uint8_t *gemm_line_at(int kind, const uint8_t *panel, int64_t k) {
+    if (kind == NEAP_MATRIX_MXFP4) return panel + (k / 128 * 17 + k % 128 / 8) * GEMM_LINE;
+    return panel + k / 4 * GEMM_LINE;
 }
 
 /* 16 E8M0 codes as floats: 0 is 2^-127, 255 is NaN. */
@@ -71,6 +74,9 @@ V_INLINE acc16 gemm_e8m0(const uint8_t *codes) {
 V_INLINE acc16 gemm_group_scale(int kind, const neap_matrix *w, const uint8_t *panel, int64_t panel_index, int64_t g) {
     if (kind == NEAP_MATRIX_MXFP4) return gemm_e8m0(panel + (g / 4 * 17 + 16) * GEMM_LINE + g % 4 * 16);
     acc16 scale = acc16_zero();
+    if (kind == NEAP_MATRIX_INT8)
+        V_UNROLL for (int h = 0; h < ACC_VECS; h++) scale.v[h] =
+            v_load(w->scales + (panel_index * neap_matrix_groups(w) + g) * NEAP_PANEL + h * V_WIDTH);
     if (kind == NEAP_MATRIX_FP8)
         V_UNROLL for (int h = 0; h < ACC_VECS; h++) scale.v[h] =
             v_set1(w->scales[panel_index / 8 * ((w->k + 127) / 128) + g] * 256.0f);
@@ -122,6 +128,17 @@ V_INLINE vec gemm_e2m1(vec_int v, const int shift) {
 #endif
 }
 
+/* The signed byte s of each lane. */
+V_INLINE vec gemm_int8(vec_int v, const int s) {
+#if V_WIDTH == 16
+    if (s < 3) v = _mm512_slli_epi32(v, (unsigned)(24 - 8 * s));
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(v, 24));
+#else
+    if (s < 3) v = _mm256_slli_epi32(v, 24 - 8 * s);
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(v, 24));
+#endif
+}
+
 /* The weights of one line: w[s] for its k values s. */
 V_INLINE void gemm_decode(int kind, const uint8_t *line, acc16 scale, acc16 w[8]) {
     V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
@@ -136,6 +153,8 @@ V_INLINE void gemm_decode(int kind, const uint8_t *line, acc16 scale, acc16 w[8]
             w[0].v[h] = v_from_bits(_mm256_slli_epi32(v, 16));
             w[1].v[h] = v_from_bits(_mm256_and_si256(v, vi_set1((int)0xffff0000)));
 #endif
+        } else if (kind == NEAP_MATRIX_INT8) {
+            V_UNROLL for (int s = 0; s < 4; s++) w[s].v[h] = v_mul(gemm_int8(v, s), scale.v[h]);
         } else if (kind == NEAP_MATRIX_FP8) {
 #if V_WIDTH == 16
             gemm_fp8_pair(_mm512_slli_epi16(v, 8), &w[0].v[h], &w[2].v[h]);
@@ -168,7 +187,7 @@ V_INLINE void gemm_run(const int kind, const int m, const int p, const gemm_tile
     const float *x[GEMM_ROWS_MAX] = {NULL};
     acc16 acc[GEMM_ROWS_MAX][GEMM_PANELS_MAX], v[GEMM_PANELS_MAX][8];
     const int steps = gemm_line_k(kind);
-    const int64_t k_all = w->k, group = gemm_group_k(kind, k_all), left = w->n - t->panel * NEAP_PANEL;
+    const int64_t k_all = w->k, group = gemm_group_k(kind, w), left = w->n - t->panel * NEAP_PANEL;
     V_UNROLL for (int j = 0; j < p; j++) panels[j] = (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes;
     V_UNROLL for (int i = 0; i < m; i++) {
         x[i] = t->x[i];
@@ -182,7 +201,7 @@ V_INLINE void gemm_run(const int kind, const int m, const int p, const gemm_tile
         const uint8_t *lines[GEMM_PANELS_MAX];
         acc16 scale[GEMM_PANELS_MAX];
         V_UNROLL for (int j = 0; j < p; j++) {
-            lines[j] = gemm_group_lines(kind, panels[j], g);
+            lines[j] = gemm_line_at(kind, panels[j], k0);
             scale[j] = gemm_group_scale(kind, w, panels[j], t->panel + j, g);
         }
         for (int64_t k = 0; k < full; k += steps) {
@@ -225,6 +244,7 @@ typedef struct gemm_size {
 #define GEMM_ENTRY(kind, m, p) {m, p, {gemm_single_##kind##_##m, gemm_wide_##kind##_##m}},
 GEMM_TILES(GEMM_BODY, F32)
 GEMM_TILES(GEMM_BODY, BF16)
+GEMM_TILES(GEMM_BODY, INT8)
 GEMM_TILES(GEMM_BODY, FP8)
 GEMM_TILES(GEMM_BODY, MXFP4)
 #define GEMM_COUNT(kind, m, p) +1
@@ -255,11 +275,13 @@ V_INLINE void gemm_decode_chunk(const int kind, float *dst, const neap_matrix *w
                                 int64_t n) {
     const uint8_t *bytes = (const uint8_t *)w->panels + panel * w->panel_bytes;
     const int steps = gemm_line_k(kind);
-    const int64_t group = gemm_group_k(kind, w->k);
-    for (int64_t k = 0; k < n; k += group) {
-        const uint8_t *line = gemm_group_lines(kind, bytes, (k0 + k) / group);
-        acc16 scale = gemm_group_scale(kind, w, bytes, panel, (k0 + k) / group), v[8];
-        for (int64_t l = k; l < n && l < k + group; l += steps, line += GEMM_LINE) {
+    const int64_t group = gemm_group_k(kind, w);
+    for (int64_t k = 0, end; k < n; k = end) { /* groups of INT8 may begin before the chunk and end behind it */
+        const int64_t g = (k0 + k) / group;
+        const uint8_t *line = gemm_line_at(kind, bytes, k0 + k);
+        acc16 scale = gemm_group_scale(kind, w, bytes, panel, g), v[8];
+        end = (g + 1) * group - k0 < n ? (g + 1) * group - k0 : n;
+        for (int64_t l = k; l < end; l += steps, line += GEMM_LINE) {
             gemm_decode(kind, line, scale, v); /* may decode padding of the last line: the buffer has room */
             V_UNROLL for (int s = 0; s < steps; s++) V_UNROLL for (int h = 0; h < ACC_VECS; h++)
                 v_store(dst + (l + s) * NEAP_PANEL + h * V_WIDTH, v[s].v[h]);
@@ -286,7 +308,7 @@ V_INLINE void gemm_decoded(const int kind, const neap_gemm_args *a, const gemm_s
 
 V_INLINE void gemm_any(const int kind, const neap_gemm_args *a, const gemm_size *sizes, const gemm_size *f32_sizes) {
     int64_t block = GEMM_BLOCK_BYTES / (a->w->k * (int64_t)sizeof(float)) / GEMM_ROWS_MAX * GEMM_ROWS_MAX;
-    bool is_dear = kind == NEAP_MATRIX_FP8 || kind == NEAP_MATRIX_MXFP4;
+    bool is_dear = kind == NEAP_MATRIX_INT8 || kind == NEAP_MATRIX_FP8 || kind == NEAP_MATRIX_MXFP4;
     if (block < 4 * GEMM_ROWS_MAX) block = 4 * GEMM_ROWS_MAX;
     for (int64_t i = 0; i < a->m; i += block) {
         int64_t end = a->m - i < block ? a->m : i + block;
@@ -307,12 +329,14 @@ V_INLINE void gemm_any(const int kind, const neap_gemm_args *a, const gemm_size 
     }
 GEMM_KIND(F32)
 GEMM_KIND(BF16)
+GEMM_KIND(INT8)
 GEMM_KIND(FP8)
 GEMM_KIND(MXFP4)
 
 static inline void gemm_fill(neap_kernels *k) {
     k->gemm[NEAP_MATRIX_F32] = gemm_F32;
     k->gemm[NEAP_MATRIX_BF16] = gemm_BF16;
+    k->gemm[NEAP_MATRIX_INT8] = gemm_INT8;
     k->gemm[NEAP_MATRIX_FP8] = gemm_FP8;
     k->gemm[NEAP_MATRIX_MXFP4] = gemm_MXFP4;
 }
