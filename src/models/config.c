@@ -1,4 +1,4 @@
-/* config.json to neap_network: which family, which text part, which quantisation; then fields, rules, specs.
+/* config.json to neap_network: which family, which text part; then fields, quantisation, rules, specs.
  *
  * The family comes from model_type (or, without one, from architectures). Multimodal files keep the text model in
  * text_config; the same object alone, with model_type kimi_linear and K3 fields, is the K3 text model too: that
@@ -78,91 +78,6 @@ static neap_status find_text(neap_config_reader *r) {
     return NEAP_OK;
 }
 
-static const char *text_or(const neap_json *object, const char *key, const char *otherwise) {
-    const neap_json *j = neap_json_get(object, key);
-    return neap_json_type_of(j) == NEAP_JSON_STRING ? neap_json_string(j, NULL) : otherwise;
-}
-
-/* The one format of compressed-tensors that exists for this family. *format names what was found instead. */
-static bool is_mxfp4_group(const neap_json *group, const char *top_format, const char **format) {
-    const char *own = text_or(group, "format", top_format);
-    *format = own != NULL ? own : "none";
-    return own != NULL && strcmp(own, "mxfp4-pack-quantized") == 0;
-}
-
-static neap_status check_mxfp4_weights(const neap_config_reader *r, const neap_json *w) {
-    if (w == NULL || neap_json_type_of(w) == NEAP_JSON_NULL) return NEAP_OK;
-    const neap_json *bits = neap_json_get(w, "num_bits"), *size = neap_json_get(w, "group_size");
-    const char *type = text_or(w, "type", "float");
-    if (bits != NULL)
-        NEAP_CHECK(neap_json_type_of(bits) == NEAP_JSON_INT && neap_json_int(bits) == 4, NEAP_UNSUPPORTED,
-                   "%s: quantization_config: mxfp4-pack-quantized with num_bits other than 4 is not supported",
-                   r->what);
-    if (size != NULL)
-        NEAP_CHECK(neap_json_type_of(size) == NEAP_JSON_INT && neap_json_int(size) == 32, NEAP_UNSUPPORTED,
-                   "%s: quantization_config: group_size %lld is not supported (32)", r->what,
-                   neap_json_type_of(size) == NEAP_JSON_INT ? (long long)neap_json_int(size) : -1LL);
-    NEAP_CHECK(strcmp(type, "float") == 0, NEAP_UNSUPPORTED,
-               "%s: quantization_config: weight type '%.40s' is not supported (float)", r->what, type);
-    return NEAP_OK;
-}
-
-static neap_status read_compressed_tensors(neap_config_reader *r, const neap_json *q) {
-    const char *top = text_or(q, "format", NULL);
-    const neap_json *groups = neap_json_get(q, "config_groups");
-    size_t n_groups = neap_json_type_of(groups) == NEAP_JSON_OBJECT ? neap_json_size(groups) : 0;
-    const char *format = top;
-    if (n_groups == 0) {
-        NEAP_CHECK(is_mxfp4_group(NULL, top, &format), NEAP_UNSUPPORTED,
-                   "%s: quantization_config: compressed-tensors format '%.60s' is not supported (mxfp4-pack-quantized)",
-                   r->what, format);
-    }
-    void *iter = NULL;
-    const char *name = NULL;
-    const neap_json *group = NULL;
-    while (n_groups > 0 && (iter = neap_json_iter(groups, iter, &name, &group)) != NULL) {
-        NEAP_CHECK(is_mxfp4_group(group, top, &format), NEAP_UNSUPPORTED,
-                   "%s: quantization_config: compressed-tensors format '%.60s' (group '%.40s') is not supported "
-                   "(mxfp4-pack-quantized)",
-                   r->what, format, name);
-        NEAP_TRY(check_mxfp4_weights(r, neap_json_get(group, "weights")));
-    }
-    r->v.quant = NEAP_QUANT_MXFP4;
-    return NEAP_OK;
-}
-
-static neap_status read_fp8(neap_config_reader *r, const neap_json *q) {
-    const char *fmt = text_or(q, "fmt", "e4m3");
-    NEAP_CHECK(strcmp(fmt, "e4m3") == 0, NEAP_UNSUPPORTED,
-               "%s: quantization_config: fp8 fmt '%.40s' is not supported (e4m3)", r->what, fmt);
-    const neap_json *block = neap_json_get(q, "weight_block_size");
-    bool is_128 = neap_json_type_of(block) == NEAP_JSON_ARRAY && neap_json_size(block) == 2;
-    for (size_t i = 0; is_128 && i < 2; i++)
-        is_128 =
-            neap_json_type_of(neap_json_at(block, i)) == NEAP_JSON_INT && neap_json_int(neap_json_at(block, i)) == 128;
-    NEAP_CHECK(is_128, NEAP_UNSUPPORTED, "%s: quantization_config: fp8 needs weight_block_size [128, 128]", r->what);
-    const char *scheme = text_or(q, "activation_scheme", "dynamic");
-    NEAP_CHECK(strcmp(scheme, "dynamic") == 0, NEAP_UNSUPPORTED,
-               "%s: quantization_config: activation_scheme '%.40s' is not supported (dynamic)", r->what, scheme);
-    r->v.quant = NEAP_QUANT_FP8;
-    return NEAP_OK;
-}
-
-/* The object lies in text_config or at the top; loaders copy it from one to the other, so either counts. */
-static neap_status read_quantization(neap_config_reader *r) {
-    const neap_json *q = neap_json_get(r->text, "quantization_config");
-    if (neap_json_type_of(q) == NEAP_JSON_NULL) q = neap_json_get(r->root, "quantization_config");
-    if (neap_json_type_of(q) == NEAP_JSON_NULL) return NEAP_OK;
-    NEAP_CHECK(neap_json_type_of(q) == NEAP_JSON_OBJECT, NEAP_BAD_FILE, "%s: quantization_config must be an object",
-               r->what);
-    const char *method = text_or(q, "quant_method", "");
-    if (strcmp(method, "compressed-tensors") == 0) return read_compressed_tensors(r, q);
-    if (strcmp(method, "fp8") == 0) return read_fp8(r, q);
-    NEAP_FAIL(NEAP_UNSUPPORTED,
-              "%s: quantization_config.quant_method '%.60s' is not supported (compressed-tensors, fp8)", r->what,
-              method);
-}
-
 /* dsa_config: besides the fields of the table a list of layers under a name ending in "layers". */
 static neap_status read_dsa(neap_config_reader *r) {
     const neap_json *dsa = neap_json_get(r->text, "dsa_config");
@@ -197,7 +112,7 @@ static neap_status read_all(neap_config_reader *r) {
     NEAP_TRY(find_text(r));
     NEAP_TRY(neap_config_read_fields(r));
     NEAP_TRY(read_dsa(r));
-    NEAP_TRY(read_quantization(r));
+    NEAP_TRY(neap_config_quantization(r));
     /* A multimodal file may say tie_word_embeddings outside only. */
     const neap_json *outer = neap_json_get(r->root, "tie_word_embeddings");
     if (neap_json_type_of(outer) == NEAP_JSON_BOOL) {

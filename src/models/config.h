@@ -1,8 +1,9 @@
 /* config.json, inside view: the field table, the values it fills, and the steps between file and network.
  *
- *   config.c         finds the family and the quantisation, runs the steps below
+ *   config.c         finds the family, runs the steps below
  *   config_fields.c  the table and its reader: type, range, null, spelling, default of every single field
  *   config_rules.c   rules over several fields, then the network's specs
+ *   config_quant.c   quantization_config: which published formats are accepted
  *   config_rope.c    rotary frequencies and the softmax scale (YaRN)
  * The table is data, so that a test can walk it and try every field with absent, null, wrong and extreme values. */
 #ifndef NEAP_MODELS_CONFIG_H
@@ -33,7 +34,8 @@ typedef struct neap_text_list {
     const char *const *v; /* NULL: the field is absent */
 } neap_text_list;
 
-typedef enum neap_quant { NEAP_QUANT_NONE, NEAP_QUANT_FP8, NEAP_QUANT_MXFP4 } neap_quant;
+/* What quantization_config names; several may stand in one file. The tensors decide, each for itself (match.c). */
+enum { NEAP_QUANT_NONE = 0, NEAP_QUANT_FP8 = 1, NEAP_QUANT_MXFP4 = 2, NEAP_QUANT_INT8 = 4 };
 
 /* What the file says, one member per row of the table. Integers and numbers that may be absent have a value
  * outside their range as default (0 or -1), so no extra flags are needed. */
@@ -74,7 +76,7 @@ typedef struct neap_config_values {
     /* found outside the table */
     neap_int_list dsa_layers;
     bool has_dsa_config;
-    neap_quant quant;
+    unsigned quant; /* mask of NEAP_QUANT_* */
 } neap_config_values;
 
 typedef enum neap_field_type {
@@ -116,6 +118,8 @@ typedef struct neap_config_reader {
 NEAP_MUST_CHECK neap_status neap_config_read_fields(neap_config_reader *r);
 /* Checks rules over several fields and fills m->net, m->context_max; may turn m->family into a K3 family. */
 NEAP_MUST_CHECK neap_status neap_config_build(neap_config_reader *r);
+/* Reads quantization_config, which may be absent. */
+NEAP_MUST_CHECK neap_status neap_config_quantization(neap_config_reader *r);
 /* inv_freq (arena), magnitude and the factor on the softmax scale; d_rope is even. */
 NEAP_MUST_CHECK neap_status neap_config_rope(neap_config_reader *r, const float **inv_freq, float *magnitude,
                                              double *scale_factor);

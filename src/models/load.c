@@ -100,6 +100,7 @@ static neap_status open_tokenizer(neap_model *m) {
 static neap_status name_formats(neap_model *m, const neap_matches *t) {
     static const char *const names[NEAP_MATRIX_KINDS] = {[NEAP_MATRIX_F32] = "F32",
                                                          [NEAP_MATRIX_BF16] = "BF16",
+                                                         [NEAP_MATRIX_INT8] = "INT8",
                                                          [NEAP_MATRIX_FP8] = "FP8",
                                                          [NEAP_MATRIX_MXFP4] = "MXFP4"};
     char text[128] = "";

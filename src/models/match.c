@@ -1,7 +1,7 @@
 /* Compares the list of expected tensors with the checkpoint's table: missing, misshapen, of a wrong type, unknown.
  *
  * Decided per tensor, by what is there: X.weight in BF16, F32 or F16; X.weight in F8_E4M3 with X.weight_scale_inv;
- * X.weight_packed with X.weight_scale (MXFP4). Nothing is guessed from shapes. All mismatches are counted, the first
+ * X.weight_packed with X.weight_scale (MXFP4); X.weight in I8 with X.weight_scale (INT8). Nothing is guessed from shapes. All mismatches are counted, the first
  * twenty kept as text: as many as fit stand in the error, all twenty go to the log. What nobody asked for is an
  * error inside the layers (a tensor that changes the computation would be left out silently) and a warning
  * elsewhere; the vision part is skipped with one notice.
@@ -162,6 +162,31 @@ static void match_mxfp4(matcher *w, const neap_want *want, neap_match *out) {
     if (out->scale->dtype != NEAP_DTYPE_U8 && out->scale->dtype != NEAP_DTYPE_F8_E8M0) report_type(w, out->scale, "U8");
 }
 
+/* A scale per output, or per output and group of inputs; how many inputs make a group follows from the shape. */
+static bool is_int8_scale(const neap_stored_tensor *t, int64_t n, int64_t k) {
+    if (t->rank != 2 || t->shape[0] != n || t->shape[1] < 1 || t->shape[1] > k) return false;
+    return t->shape[1] == 1 || (k % t->shape[1] == 0 && k / t->shape[1] % 4 == 0);
+}
+
+static void match_int8(matcher *w, const neap_want *want, neap_match *out) {
+    check_shape2(w, out->data, want->n, want->k);
+    out->scale = find(w, want->name, ".weight_scale");
+    if (out->scale == NULL) {
+        missing_scale(w, want, ".weight_scale", want->n, 1);
+        return;
+    }
+    mark_used(w, out->scale);
+    if (!is_int8_scale(out->scale, want->n, want->k)) {
+        char expected[160];
+        (void)snprintf(expected, sizeof expected,
+                       "[%" PRId64 ", 1] or [%" PRId64 ", groups] with %" PRId64
+                       " inputs in equal groups of a multiple of 4",
+                       want->n, want->n, want->k);
+        report_shape(w, out->scale, expected);
+    }
+    if (!is_plain(out->scale->dtype)) report_type(w, out->scale, PLAIN);
+}
+
 static void match_matrix(matcher *w, const neap_want *want, neap_match *out) {
     out->data = find(w, want->name, ".weight");
     if (out->data == NULL) {
@@ -180,8 +205,12 @@ static void match_matrix(matcher *w, const neap_want *want, neap_match *out) {
         match_fp8(w, want, out);
         return;
     }
+    if (out->data->dtype == NEAP_DTYPE_I8) {
+        match_int8(w, want, out);
+        return;
+    }
     check_shape2(w, out->data, want->n, want->k);
-    if (!is_plain(out->data->dtype)) report_type(w, out->data, PLAIN ", or F8_E4M3 with weight_scale_inv");
+    if (!is_plain(out->data->dtype)) report_type(w, out->data, PLAIN ", F8_E4M3 with weight_scale_inv, or I8 with weight_scale");
 }
 
 /* Checks the part of `allowed` shapes that the kind knows; false = wrong. */
@@ -251,10 +280,19 @@ static void match_mix(matcher *w, const neap_want *want, neap_match *out) {
 neap_matrix_kind neap_match_kind(neap_dtype dtype) {
     switch (dtype) {
     case NEAP_DTYPE_BF16: return NEAP_MATRIX_BF16;
+    case NEAP_DTYPE_I8: return NEAP_MATRIX_INT8;
     case NEAP_DTYPE_F8_E4M3: return NEAP_MATRIX_FP8;
     case NEAP_DTYPE_U8: return NEAP_MATRIX_MXFP4;
     default: return NEAP_MATRIX_F32;
     }
+}
+
+void neap_match_shape(neap_matrix *m, const neap_want *want, const neap_match *match) {
+    neap_matrix_kind kind = neap_match_kind(match->data->dtype);
+    if (kind == NEAP_MATRIX_INT8)
+        neap_matrix_shape_int8(m, want->n, want->k, (want->k + match->scale->shape[1] - 1) / match->scale->shape[1]);
+    else
+        neap_matrix_shape(m, kind, want->n, want->k);
 }
 
 static uint64_t round64(uint64_t n) { return (n + 63) & ~(uint64_t)63; }
@@ -265,9 +303,8 @@ uint64_t neap_match_bytes(const neap_want *want, const neap_match *match) {
     neap_matrix t;
     memset(&t, 0, sizeof t);
     if (want->kind == NEAP_WANT_MATRIX) {
-        neap_matrix_shape(&t, neap_match_kind(match->data->dtype), want->n, want->k);
-        uint64_t scales = t.kind == NEAP_MATRIX_FP8 ? (uint64_t)neap_matrix_scale_count(&t) * sizeof(float) : 0;
-        return round64(neap_matrix_panel_bytes(&t)) + round64(scales);
+        neap_match_shape(&t, want, match);
+        return round64(neap_matrix_panel_bytes(&t)) + round64((uint64_t)neap_matrix_scale_count(&t) * sizeof(float));
     }
     if (want->kind == NEAP_WANT_KV_B) {
         const neap_mla_spec *s = want->mla_spec;

@@ -7,7 +7,7 @@
 /* What was found for one want, in the order of the walk. */
 typedef struct neap_match {
     const neap_stored_tensor *data;  /* NULL: optional and absent. MIX: the norm weight */
-    const neap_stored_tensor *scale; /* FP8 weight_scale_inv, MXFP4 weight_scale, MIX: the projection row */
+    const neap_stored_tensor *scale; /* FP8 weight_scale_inv, MXFP4 and INT8 weight_scale, MIX: the projection row */
 } neap_match;
 
 typedef struct neap_matches {
@@ -26,6 +26,8 @@ void neap_matches_free(neap_matches *t);
 
 /* Kind in memory of a matrix stored as dtype. */
 neap_matrix_kind neap_match_kind(neap_dtype dtype);
+/* The matrix in memory of a MATRIX want, without its data. */
+void neap_match_shape(neap_matrix *m, const neap_want *want, const neap_match *match);
 /* Bytes that one want takes in its block, rounded up to 64 per array. */
 uint64_t neap_match_bytes(const neap_want *want, const neap_match *match);
 

@@ -22,7 +22,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tensor/codec.h"
+#include "models/rows.h"
 
 enum { STAGE_BYTES = 4 << 20, ERROR_TEXT = 1100 };
 
@@ -94,35 +94,13 @@ static job *add_job(packer *p) {
 
 static int64_t dtype_bytes(neap_dtype d) { return neap_dtype_bits(d) / 8; }
 
-/* n raw values to F32. */
-static void to_f32(float *dst, const void *src, int64_t n, neap_dtype dtype) {
-    const uint8_t *bytes = src;
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t half = 0;
-        switch (dtype) {
-        case NEAP_DTYPE_F32: memcpy(&dst[i], bytes + 4 * i, sizeof(float)); break;
-        case NEAP_DTYPE_BF16:
-            memcpy(&half, bytes + 2 * i, sizeof half);
-            dst[i] = neap_bf16_to_f32(half);
-            break;
-        case NEAP_DTYPE_F16:
-            memcpy(&half, bytes + 2 * i, sizeof half);
-            dst[i] = neap_f16_to_f32(half);
-            break;
-        case NEAP_DTYPE_F8_E8M0: dst[i] = neap_e8m0_decode(bytes[i]); break;
-        case NEAP_DTYPE_F8_E4M3: dst[i] = neap_e4m3_decode(bytes[i]); break;
-        default: dst[i] = 0; break;
-        }
-    }
-}
-
 /* The first n values of a stored tensor as F32. */
 static neap_status read_f32(const packer *p, const neap_stored_tensor *t, int64_t n, float *dst) {
     size_t bytes = (size_t)(n * dtype_bytes(t->dtype));
     void *raw = NULL;
     NEAP_TRY(neap_mem_alloc(bytes, &raw));
     neap_status status = neap_checkpoint_read(p->c, t, 0, bytes, raw);
-    if (status == NEAP_OK) to_f32(dst, raw, n, t->dtype);
+    if (status == NEAP_OK) neap_rows_to_f32(dst, raw, n, t->dtype);
     neap_mem_free(raw);
     return status;
 }
@@ -177,18 +155,35 @@ static neap_status take_vector(packer *p, const neap_want *want, const neap_matc
     return NEAP_OK;
 }
 
-static neap_status take_scales(packer *p, const neap_want *want, const neap_match *match, neap_matrix *m) {
-    int64_t n = neap_matrix_scale_count(m);
-    void *to = NULL;
-    NEAP_TRY(claim(p, want->group, (uint64_t)n * sizeof(float), &to));
-    NEAP_TRY(read_f32(p, match->scale, n, to));
-    m->scales = to;
-    /* The vector kernels fold a factor of 256 into the scale; beyond this bound that would overflow. */
-    for (int64_t i = 0; i < n; i++)
-        NEAP_CHECK(!(fabsf(m->scales[i]) >= 0x1p120f) || !isfinite(m->scales[i]), NEAP_BAD_FILE,
+/* The vector kernels fold a factor of 256 into the scale of FP8; beyond this bound that would overflow, and so would
+ * 128 times the scale of INT8. A code times a scale that is zero or negative is no symmetric quantisation. */
+static neap_status judge_scales(packer *p, const neap_stored_tensor *t, const float *x, int64_t n, bool is_int8) {
+    for (int64_t i = 0; i < n; i++) {
+        NEAP_CHECK(!(fabsf(x[i]) >= 0x1p120f) || !isfinite(x[i]), NEAP_BAD_FILE,
                    "%s: tensor %s: scale %" PRId64 " is %g, the limit is 2^120",
-                   neap_checkpoint_shard_name(p->c, match->scale->shard), match->scale->name, i, (double)m->scales[i]);
-    return judge_vector(p, match->scale, to, n);
+                   neap_checkpoint_shard_name(p->c, t->shard), t->name, i, (double)x[i]);
+        NEAP_CHECK(!is_int8 || !(x[i] <= 0), NEAP_BAD_FILE,
+                   "%s: tensor %s: scale %" PRId64 " is %g, it must be above 0",
+                   neap_checkpoint_shard_name(p->c, t->shard), t->name, i, (double)x[i]);
+    }
+    return judge_vector(p, t, x, n);
+}
+
+static neap_status take_scales(packer *p, const neap_want *want, const neap_match *match, neap_matrix *m) {
+    int64_t n = neap_matrix_scale_count(m), n_stored = n;
+    void *to = NULL, *rows = NULL;
+    NEAP_TRY(claim(p, want->group, (uint64_t)n * sizeof(float), &to));
+    m->scales = to;
+    if (m->kind == NEAP_MATRIX_INT8) {
+        n_stored = m->n * neap_matrix_groups(m);
+        NEAP_TRY(neap_mem_alloc((size_t)n_stored * sizeof(float), &rows));
+    }
+    float *stored = rows != NULL ? rows : to;
+    neap_status status = read_f32(p, match->scale, n_stored, stored);
+    if (status == NEAP_OK) status = judge_scales(p, match->scale, stored, n_stored, rows != NULL);
+    if (status == NEAP_OK && rows != NULL) neap_matrix_pack_scales(m, to, rows);
+    neap_mem_free(rows);
+    return status;
 }
 
 /* Bytes of one stored row, scales of MXFP4 included. */
@@ -198,6 +193,9 @@ static int64_t row_bytes(const job *j) {
     return k * dtype_bytes(j->data->dtype);
 }
 
+/* Codes with scales: kv_b is cut and transposed, so it is decoded to F32 while loading. */
+static bool is_decoded(neap_dtype d) { return neap_match_kind(d) > NEAP_MATRIX_BF16; }
+
 static void need_stage(packer *p, uint64_t bytes) {
     if (bytes > p->stage_bytes) p->stage_bytes = bytes;
 }
@@ -205,11 +203,11 @@ static void need_stage(packer *p, uint64_t bytes) {
 static neap_status take_matrix(packer *p, const neap_want *want, const neap_match *match) {
     if (match->data == NULL) return NEAP_OK; /* optional */
     neap_matrix *m = want->to.matrix;
-    neap_matrix_shape(m, neap_match_kind(match->data->dtype), want->n, want->k);
+    neap_match_shape(m, want, match);
     void *to = NULL;
     NEAP_TRY(claim(p, want->group, neap_matrix_panel_bytes(m), &to));
     m->panels = to;
-    if (m->kind == NEAP_MATRIX_FP8) NEAP_TRY(take_scales(p, want, match, m));
+    if (neap_matrix_scale_count(m) > 0) NEAP_TRY(take_scales(p, want, match, m));
     int64_t n_panels = neap_matrix_panels(m);
     job shape = {.data = match->data, .scale = match->scale, .m = m};
     int64_t panel_stage = NEAP_PANEL * row_bytes(&shape);
@@ -244,11 +242,9 @@ static neap_status take_kv_b(packer *p, const neap_want *want, const neap_match 
         if (j == NULL) return p->status;
         *j = (job){.data = match->data, .scale = match->scale, .mla = want->mla, .spec = s, .head = h};
     }
-    job shape = {.data = match->data, .spec = s};
     int64_t rows = (int64_t)s->d_nope + s->d_v;
-    uint64_t stage = (uint64_t)(rows * row_bytes(&shape) + 64);
-    bool is_decoded = match->data->dtype == NEAP_DTYPE_F8_E4M3 || match->data->dtype == NEAP_DTYPE_U8;
-    if (is_decoded) stage += (uint64_t)(rows * s->kv_lora) * sizeof(float);
+    uint64_t stage = (neap_rows_stage(match, s->kv_lora, rows) + 63) / 64 * 64;
+    if (is_decoded(match->data->dtype)) stage += (uint64_t)(rows * s->kv_lora) * sizeof(float);
     need_stage(p, stage);
     p->bytes_total += match->data->bytes;
     return NEAP_OK;
@@ -303,40 +299,15 @@ static neap_status pack_panels(const packer *p, const job *j, char *stage, int64
     return NEAP_OK;
 }
 
-/* Rows [row, row + n) of a quantised kv_b [H (dn+dv), r] to F32. */
-static neap_status decode_rows(const packer *p, const job *j, int64_t row, int64_t n, char *stage, float *dst) {
-    int64_t r = j->spec->kv_lora;
-    if (j->data->dtype == NEAP_DTYPE_U8) {
-        NEAP_TRY(read_rows(p, j->data, row, n, r / 2, stage));
-        uint8_t *scales = (uint8_t *)stage + n * (r / 2);
-        NEAP_TRY(read_rows(p, j->scale, row, n, r / 32, scales));
-        for (int64_t i = 0; i < n * r; i++) {
-            uint8_t byte = (uint8_t)stage[i / 2];
-            dst[i] = neap_e2m1_decode(i % 2 == 0 ? byte & 15 : byte >> 4) * neap_e8m0_decode(scales[i / 32]);
-        }
-        return NEAP_OK;
-    }
-    int64_t blocks = (r + 127) / 128;
-    int64_t n_scales = (j->spec->n_heads * ((int64_t)j->spec->d_nope + j->spec->d_v) + 127) / 128 * blocks;
-    void *scale = NULL;
-    NEAP_TRY(neap_mem_alloc((size_t)n_scales * sizeof(float), &scale));
-    neap_status status = read_f32(p, j->scale, n_scales, scale);
-    if (status == NEAP_OK) status = read_rows(p, j->data, row, n, r, stage);
-    const float *s = scale;
-    for (int64_t i = 0; status == NEAP_OK && i < n * r; i++)
-        dst[i] = neap_e4m3_decode((uint8_t)stage[i]) * s[(row + i / r) / 128 * blocks + i % r / 128];
-    neap_mem_free(scale);
-    return status;
-}
-
 static neap_status pack_head(const packer *p, const job *j, char *stage, int64_t *n_bad) {
     const neap_mla_spec *s = j->spec;
     int64_t r = s->kv_lora, dn = s->d_nope, n = dn + s->d_v, row = j->head * n;
     neap_pack_source src = {.dtype = j->data->dtype, .data = stage};
-    if (src.dtype == NEAP_DTYPE_F8_E4M3 || src.dtype == NEAP_DTYPE_U8) {
-        int64_t raw = (n * row_bytes(j) + 63) / 64 * 64;
-        NEAP_TRY(decode_rows(p, j, row, n, stage, (float *)(void *)(stage + raw)));
-        src.data = stage + raw;
+    if (is_decoded(src.dtype)) {
+        neap_match match = {.data = j->data, .scale = j->scale};
+        float *values = (float *)(void *)(stage + (neap_rows_stage(&match, r, n) + 63) / 64 * 64);
+        NEAP_TRY(neap_rows_read(p->c, &match, r, row, n, stage, values));
+        src.data = values;
         src.dtype = NEAP_DTYPE_F32;
     } else {
         NEAP_TRY(read_rows(p, j->data, row, n, r * dtype_bytes(src.dtype), stage));

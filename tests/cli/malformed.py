@@ -194,7 +194,7 @@ CONFIG_VALUES = [
             7,
             {},
             {"quant_method": "gptq"},
-            {"quant_method": "compressed-tensors", "format": "int-quantized"},
+            {"quant_method": "compressed-tensors", "format": "pack-quantized"},
             {"quant_method": "fp8"},
         ],
     ),
