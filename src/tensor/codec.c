@@ -46,13 +46,19 @@ float neap_e4m3_decode(uint8_t code) {
     return float_of(sign | bits_of((float)rest * 0x1p-9f));
 }
 
-uint8_t neap_e4m3_encode(float v) {
-    uint32_t u = bits_of(v), sign = u >> 24 & 0x80, a = u & 0x7fffffff;
-    if (a > 0x7f800000) return 0x7f;
-    if (a >= bits_of(448.0f)) return (uint8_t)(sign | 0x7e);
-    if (a < bits_of(0x1p-6f)) return (uint8_t)(sign | (uint32_t)nearbyintf(float_of(a) * 0x1p9f));
-    return (uint8_t)(sign | (((a + 0x7ffff + (a >> 20 & 1)) >> 20) - ((127u - 7) << 3)));
+/* Without branches (masks instead), so that the loops below become vector code. 2^14 has a last place of 2^-9, the
+ * step of the subnormal codes: the addition rounds. */
+static inline uint8_t e4m3_encode(float v) {
+    uint32_t u = bits_of(v), a = u & 0x7fffffff;
+    int32_t normal = (int32_t)(((a + 0x7ffff + (a >> 20 & 1)) >> 20) - ((127u - 7) << 3));
+    int32_t small = (int32_t)(bits_of(float_of(a) + 0x1p14f) - bits_of(0x1p14f));
+    int32_t is_small = -((int32_t)a < 0x3c800000 /* 2^-6 */), is_nan = -((int32_t)a > 0x7f800000);
+    int32_t code = (small & is_small) | (normal & ~is_small);
+    code = (code < 0x7e ? code : 0x7e) | (int32_t)(u >> 24 & 0x80);
+    return (uint8_t)((code & ~is_nan) | (0x7f & is_nan));
 }
+
+uint8_t neap_e4m3_encode(float v) { return e4m3_encode(v); }
 
 float neap_e2m1_decode(uint8_t code) {
     static const float values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
@@ -82,19 +88,31 @@ uint8_t neap_mx_scale_code(float amax, neap_mx_kind kind, neap_mx_rule rule) {
     return (uint8_t)(code < 0 ? 0 : code > 254 ? 254 : code);
 }
 
+/* Largest magnitude of n values; a NaN wins (as bits it lies above infinity). n is a constant where this is
+ * inlined. */
+static inline float largest(const float *x, int n) {
+    int32_t most = 0;
+    for (int i = 0; i < n; i++) {
+        int32_t a = (int32_t)(bits_of(x[i]) & 0x7fffffff);
+        most = a > most ? a : most;
+    }
+    return float_of((uint32_t)most);
+}
+
 void neap_mx_encode(uint8_t *codes, uint8_t *scales, const float *x, int64_t n, neap_mx_kind kind, neap_mx_rule rule) {
     assert(n % 32 == 0);
     for (int64_t g = 0; g < n / 32; g++) {
         const float *in = x + g * 32;
-        float amax = 0;
-        for (int i = 0; i < 32; i++)
-            if (!(fabsf(in[i]) <= amax)) amax = isnan(amax) ? amax : fabsf(in[i]); /* NaN wins */
-        scales[g] = neap_mx_scale_code(amax, kind, rule);
-        double scale = scales[g] == 255 ? NAN : ldexp(1.0, scales[g] - 127);
-        for (int i = 0; i < 32; i++) {
-            float v = (float)(in[i] / scale);
-            codes[g * 32 + i] = kind == NEAP_MX_E4M3 ? neap_e4m3_encode(v) : neap_e2m1_encode(v);
-        }
+        scales[g] = neap_mx_scale_code(largest(in, 32), kind, rule);
+        /* x / 2^k = x * 2^-k, rounded once either way; finite values have codes up to 249, so that 2^-k is a
+         * normal number. */
+        float inverse = scales[g] == 255 ? NAN : float_of((254u - scales[g]) << 23);
+        uint8_t out[32];
+        if (kind == NEAP_MX_E4M3)
+            for (int i = 0; i < 32; i++) out[i] = e4m3_encode(in[i] * inverse);
+        else
+            for (int i = 0; i < 32; i++) out[i] = neap_e2m1_encode(in[i] * inverse);
+        memcpy(codes + g * 32, out, sizeof out);
     }
 }
 
@@ -107,15 +125,20 @@ void neap_mx_decode(float *x, const uint8_t *codes, const uint8_t *scales, int64
 }
 
 void neap_fp8_tile_encode(uint8_t *codes, float *scales, const float *x, int64_t n) {
+    float padded[128];
+    uint8_t out[128];
     for (int64_t t = 0; t * 128 < n; t++) {
-        int64_t begin = t * 128, end = begin + 128 < n ? begin + 128 : n;
-        float amax = 0;
-        for (int64_t i = begin; i < end; i++)
-            if (!(fabsf(x[i]) <= amax)) amax = isnan(amax) ? amax : fabsf(x[i]);
-        float scale = amax > 0 ? amax / 448.0f : 1.0f;
+        const float *in = x + t * 128;
+        int64_t count = n - t * 128 < 128 ? n - t * 128 : 128;
+        if (count < 128) { /* zeros change no maximum */
+            memset(padded, 0, sizeof padded);
+            in = memcpy(padded, in, (size_t)count * sizeof(float));
+        }
+        float amax = largest(in, 128), scale = amax > 0 ? amax / 448.0f : 1.0f;
         if (scale == 0) scale = FLT_MIN; /* amax / 448 underflowed */
         scales[t] = scale;
-        for (int64_t i = begin; i < end; i++) codes[i] = neap_e4m3_encode(x[i] / scale);
+        for (int i = 0; i < 128; i++) out[i] = e4m3_encode(in[i] / scale);
+        memcpy(codes + t * 128, out, (size_t)count);
     }
 }
 

@@ -43,6 +43,47 @@ static void test_encode(void **state) {
     neap_checkpoint_close(c);
 }
 
+/* E4M3 again, as a search: the nearest value of the table, the even code of two equally near ones. All exponents,
+ * around every value and every midpoint, and each 4,093rd float. */
+static uint8_t searched(float v) {
+    double a = fabs((double)v);
+    int sign = signbit(v) ? 0x80 : 0, low = 0, high = 0x7e;
+    if (isnan(v)) return 0x7f;
+    if (a >= 448) return (uint8_t)(sign | 0x7e);
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if ((double)neap_e4m3_decode((uint8_t)middle) <= a)
+            low = middle;
+        else
+            high = middle;
+    }
+    double down = a - neap_e4m3_decode((uint8_t)low), up = neap_e4m3_decode((uint8_t)high) - a;
+    return (uint8_t)(sign | (down < up || (down == up && low % 2 == 0) ? low : high));
+}
+static void check_encode(uint32_t bits) {
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    if (neap_e4m3_encode(v) != searched(v))
+        fail_msg("e4m3 of %a: %02x, expected %02x", v, neap_e4m3_encode(v), searched(v));
+}
+static void test_encode_everywhere(void **state) {
+    (void)state;
+    for (uint64_t u = 0; u < UINT64_C(1) << 32; u += 4093) check_encode((uint32_t)u);
+    for (uint32_t i = 0; i < 256; i++) {
+        if ((i & 0x7f) >= 0x7e) continue;
+        float low = neap_e4m3_decode((uint8_t)i), middle = (low + neap_e4m3_decode((uint8_t)(i + 1))) * 0.5f;
+        for (int d = -3; d <= 3; d++) {
+            uint32_t u;
+            memcpy(&u, &low, sizeof u);
+            check_encode(u + (uint32_t)d);
+            memcpy(&u, &middle, sizeof u);
+            check_encode(u + (uint32_t)d);
+        }
+    }
+    for (uint32_t e = 0; e < 512; e++)
+        for (uint32_t d = 0; d < 5; d++) check_encode((e << 23) + d - 2);
+}
+
 static const char *const kind_names[] = {"e4m3", "e2m1"}, *const rule_names[] = {"ceil", "floor"};
 
 static void test_scale_codes(void **state) {
@@ -159,9 +200,11 @@ static void test_dtype_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_codes),   cmocka_unit_test(test_encode),      cmocka_unit_test(test_scale_codes),
-        cmocka_unit_test(test_mx_blocks),   cmocka_unit_test(test_fp8_tiles),   cmocka_unit_test(test_hard_tiles),
-        cmocka_unit_test(test_half_floats), cmocka_unit_test(test_dtype_names),
+        cmocka_unit_test(test_all_codes),         cmocka_unit_test(test_encode),
+        cmocka_unit_test(test_scale_codes),       cmocka_unit_test(test_mx_blocks),
+        cmocka_unit_test(test_fp8_tiles),         cmocka_unit_test(test_hard_tiles),
+        cmocka_unit_test(test_half_floats),       cmocka_unit_test(test_dtype_names),
+        cmocka_unit_test(test_encode_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
