@@ -52,9 +52,13 @@ struct neap_arena {
 
 static _Atomic uint64_t alloc_calls;
 static _Atomic uint64_t alloc_fail_at; /* 0 = never, 1 = the next call */
+static _Atomic int poison_byte = -1;   /* of raw blocks; -1 = off */
 
 uint64_t neap_alloc_calls(void) { return atomic_load_explicit(&alloc_calls, memory_order_relaxed); }
 void neap_alloc_fail_at(uint64_t k) { atomic_store_explicit(&alloc_fail_at, k, memory_order_relaxed); }
+
+void neap_memory_poison(int byte) { atomic_store_explicit(&poison_byte, byte, memory_order_relaxed); }
+int neap_memory_poison_byte(void) { return atomic_load_explicit(&poison_byte, memory_order_relaxed); }
 
 /* Counts one call; false when a test wants this one to fail. */
 static bool may_allocate(void) {
@@ -148,6 +152,13 @@ neap_status neap_arena_alloc(neap_arena *a, size_t bytes, void **out) {
     ASAN_UNPOISON_MEMORY_REGION(p, bytes);
 #endif
     *out = p;
+    return NEAP_OK;
+}
+
+neap_status neap_arena_alloc_raw(neap_arena *a, size_t bytes, void **out) {
+    NEAP_TRY(neap_arena_alloc(a, bytes, out));
+    int byte = neap_memory_poison_byte();
+    if (byte >= 0) memset(*out, byte, bytes); /* else untouched: memory that is never used costs nothing */
     return NEAP_OK;
 }
 

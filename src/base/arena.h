@@ -17,6 +17,9 @@ void neap_arena_destroy(neap_arena *a);
 /* *out: `bytes` zeroed bytes, 64-byte aligned. bytes 0 gives a valid pointer. Large blocks (>= 4 MiB) are
  * their own mapping with huge pages advised. */
 NEAP_MUST_CHECK neap_status neap_arena_alloc(neap_arena *a, size_t bytes, void **out);
+/* The same, but its bytes have no meaning before they are written: pools and work regions. (They are zero unless
+ * a test poisons them.) */
+NEAP_MUST_CHECK neap_status neap_arena_alloc_raw(neap_arena *a, size_t bytes, void **out);
 /* n * size with overflow check. */
 NEAP_MUST_CHECK neap_status neap_arena_array(neap_arena *a, size_t n, size_t size, void **out);
 NEAP_MUST_CHECK neap_status neap_arena_strdup(neap_arena *a, const char *s, const char **out);
@@ -33,6 +36,9 @@ static inline bool neap_add_size(size_t a, size_t b, size_t *out) { return !__bu
 /* For tests: calls so far in this process (both kinds), and "fail call number k from now" (0 = never). */
 uint64_t neap_alloc_calls(void);
 void neap_alloc_fail_at(uint64_t k);
+/* For tests: from now on raw blocks, and what caches hand out again, are filled with this byte; -1 = off. */
+void neap_memory_poison(int byte);
+int neap_memory_poison_byte(void);
 
 /* Bytes that this process may still claim: MemAvailable, limited by the cgroup (v1 and v2). */
 uint64_t neap_memory_available(void);

@@ -1,43 +1,87 @@
-/* Page pools, page tables and state slots: see caches.h. All memory is claimed at creation. */
+/* Page pools, page tables and state slots: see caches.h. All memory is claimed at creation.
+ *
+ *   free list:  free_pages[0 .. n_free - 1], a stack; owner[free_pages[i]] = ~i says the same from the other side
+ *   slot s:     tables[s][i] = page,  owner[page] = s,  generation[page] = table_generations[s][i]
+ *
+ * Both directions are compared wherever a page changes hands, so that a page in two places is found by the first
+ * of them that is touched. The engine opens and closes, layers read and write rows, the forward pass checks. */
 #include "cache/caches.h"
 
 #include <assert.h>
+#include <string.h>
 
-static bool add_product(uint64_t *sum, uint64_t a, uint64_t b, uint64_t c) {
-    uint64_t p;
-    return !__builtin_mul_overflow(a, b, &p) && !__builtin_mul_overflow(p, c, &p) &&
-           !__builtin_mul_overflow(p, sizeof(float), &p) && !__builtin_add_overflow(*sum, p, sum);
+/* ---- sizes and creation ---- */
+
+/* One array of the arena: n * size bytes, rounded up as the arena does. */
+static bool add_array(uint64_t *sum, uint64_t n, uint64_t size) {
+    uint64_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes) || __builtin_add_overflow(bytes, 63, &bytes)) return false;
+    return !__builtin_add_overflow(*sum, bytes & ~UINT64_C(63), sum);
+}
+
+static int64_t latent_bytes(const neap_cache_layer_spec *s) {
+    return s->latent.r > 0 ? neap_latent_page_bytes(&s->latent) : 0;
+}
+static int64_t index_bytes(const neap_cache_layer_spec *s) {
+    return s->index.d > 0 ? neap_index_page_bytes(&s->index) : 0;
+}
+static uint64_t warm_bytes(const neap_cache_layer_spec *s) {
+    return s->warm_max > 0 ? (1 + (uint64_t)s->warm_max) * sizeof(int32_t) : 0;
 }
 
 bool neap_caches_bytes(const neap_cache_layer_spec *specs, int32_t n_layers, int32_t n_slots, int32_t n_pages,
-                       uint64_t *state_bytes, uint64_t *page_bytes) {
-    *state_bytes = *page_bytes = 0;
-    for (int32_t i = 0; i < n_layers; i++) {
+                       int32_t slot_pages_max, neap_caches_size *size) {
+    uint64_t slots = (uint64_t)n_slots, pages = (uint64_t)n_pages;
+    *size = (neap_caches_size){0};
+    bool ok = add_array(&size->books, (uint64_t)n_layers, sizeof(neap_cache_layer));
+    for (int32_t i = 0; i < n_layers && ok; i++) {
         const neap_cache_layer_spec *s = &specs[i];
-        if (!add_product(state_bytes, (uint64_t)n_slots, (uint64_t)(s->state_floats + s->window_floats), 1) ||
-            !add_product(page_bytes, (uint64_t)n_pages, (uint64_t)s->row_floats + (uint64_t)s->index_floats,
-                         NEAP_PAGE_ROWS))
-            return false;
+        uint64_t state, window;
+        ok = !__builtin_mul_overflow((uint64_t)s->state_floats, sizeof(float), &state) &&
+             !__builtin_mul_overflow((uint64_t)s->window_floats, sizeof(float), &window) &&
+             add_array(&size->state, slots, state) && add_array(&size->state, slots, window) &&
+             add_array(&size->pages, pages, (uint64_t)latent_bytes(s)) &&
+             add_array(&size->pages, pages, (uint64_t)index_bytes(s)) && add_array(&size->books, slots, warm_bytes(s));
     }
-    return true;
+    for (int i = 0; i < 2 && ok; i++) /* tables, table_generations */
+        ok = add_array(&size->books, slots * (uint64_t)slot_pages_max, sizeof(int32_t));
+    for (int i = 0; i < 2 && ok; i++) /* slot_pages, slot_generation */
+        ok = add_array(&size->books, slots, sizeof(int32_t));
+    for (int i = 0; i < 3 && ok; i++) /* owner, generation, free_pages */
+        ok = add_array(&size->books, pages, sizeof(int32_t));
+    return ok;
 }
 
-static neap_status pool(neap_arena *a, int64_t n, int64_t floats, float **out) {
+static neap_status pool(neap_arena *a, int64_t n, uint64_t bytes, void **out) {
     *out = NULL;
-    if (floats == 0) return NEAP_OK;
-    size_t count;
-    void *p;
-    NEAP_CHECK(neap_mul_size((size_t)n, (size_t)floats, &count), NEAP_NO_MEMORY, "cache: size overflow");
-    NEAP_TRY(neap_arena_array(a, count, sizeof(float), &p));
-    *out = p;
+    if (bytes == 0) return NEAP_OK;
+    size_t total;
+    NEAP_CHECK(neap_mul_size((size_t)n, (size_t)bytes, &total), NEAP_NO_MEMORY, "cache: size overflow");
+    return neap_arena_alloc_raw(a, total, out);
+}
+
+static neap_status ints(neap_arena *a, int64_t n, int32_t value, void **out) {
+    NEAP_TRY(neap_arena_array(a, (size_t)n, sizeof(int32_t), out));
+    int32_t *p = *out;
+    for (int64_t i = 0; i < n; i++) p[i] = value;
     return NEAP_OK;
 }
 
-static neap_status ints(neap_arena *a, int64_t n, int32_t value, int32_t **out) {
+static neap_status create_layer(neap_cache_layer *l, neap_arena *a, const neap_cache_layer_spec *s, int32_t n_slots,
+                                int32_t n_pages) {
     void *p;
-    NEAP_TRY(neap_arena_array(a, (size_t)n, sizeof(int32_t), &p));
-    *out = p;
-    for (int64_t i = 0; i < n; i++) (*out)[i] = value;
+    l->latent_page_bytes = latent_bytes(s);
+    l->index_page_bytes = index_bytes(s);
+    NEAP_TRY(pool(a, n_slots, (uint64_t)s->state_floats * sizeof(float), &p));
+    l->state = p;
+    NEAP_TRY(pool(a, n_slots, (uint64_t)s->window_floats * sizeof(float), &p));
+    l->window = p;
+    NEAP_TRY(pool(a, n_pages, (uint64_t)l->latent_page_bytes, &p));
+    l->latents = p;
+    NEAP_TRY(pool(a, n_pages, (uint64_t)l->index_page_bytes, &p));
+    l->index_keys = p;
+    NEAP_TRY(pool(a, n_slots, warm_bytes(s), &p));
+    l->warm = p;
     return NEAP_OK;
 }
 
@@ -45,29 +89,69 @@ neap_status neap_caches_create(neap_caches *c, neap_arena *a, const neap_cache_l
                                int32_t n_slots, int32_t n_pages, int32_t slot_pages_max) {
     *c = (neap_caches){
         .n_layers = n_layers, .n_slots = n_slots, .n_pages = n_pages, .slot_pages_max = slot_pages_max, .specs = specs};
+    neap_caches_size size;
+    NEAP_CHECK(neap_caches_bytes(specs, n_layers, n_slots, n_pages, slot_pages_max, &size), NEAP_NO_MEMORY,
+               "cache: size overflow");
     void *p;
     NEAP_TRY(neap_arena_array(a, (size_t)n_layers, sizeof *c->layers, &p));
     c->layers = p;
-    for (int32_t i = 0; i < n_layers; i++) {
-        neap_cache_layer *l = &c->layers[i];
-        NEAP_TRY(pool(a, n_slots, specs[i].state_floats, &l->state));
-        NEAP_TRY(pool(a, n_slots, specs[i].window_floats, &l->window));
-        NEAP_TRY(pool(a, (int64_t)n_pages * NEAP_PAGE_ROWS, specs[i].row_floats, &l->rows));
-        NEAP_TRY(pool(a, (int64_t)n_pages * NEAP_PAGE_ROWS, specs[i].index_floats, &l->index_rows));
-    }
-    NEAP_TRY(ints(a, (int64_t)n_slots * slot_pages_max, -1, &c->tables));
-    NEAP_TRY(ints(a, n_slots, -1, &c->slot_pages));
-    NEAP_TRY(ints(a, n_pages, -1, &c->owner));
-    NEAP_TRY(ints(a, n_pages, 0, &c->free_pages));
+    for (int32_t i = 0; i < n_layers; i++) NEAP_TRY(create_layer(&c->layers[i], a, &specs[i], n_slots, n_pages));
+    NEAP_TRY(ints(a, (int64_t)n_slots * slot_pages_max, -1, &p));
+    c->tables = p;
+    NEAP_TRY(ints(a, (int64_t)n_slots * slot_pages_max, 0, &p));
+    c->table_generations = p;
+    NEAP_TRY(ints(a, n_slots, -1, &p));
+    c->slot_pages = p;
+    NEAP_TRY(ints(a, n_slots, 0, &p));
+    c->slot_generation = p;
+    NEAP_TRY(ints(a, n_pages, 0, &p));
+    c->owner = p;
+    NEAP_TRY(ints(a, n_pages, 0, &p));
+    c->generation = p;
+    NEAP_TRY(ints(a, n_pages, 0, &p));
+    c->free_pages = p;
     /* The stack hands out low pages first. */
-    for (int32_t i = 0; i < n_pages; i++) c->free_pages[i] = n_pages - 1 - i;
+    for (int32_t i = 0; i < n_pages; i++) {
+        c->free_pages[i] = n_pages - 1 - i;
+        c->owner[n_pages - 1 - i] = ~i;
+    }
     c->n_free = n_pages;
     return NEAP_OK;
 }
 
+/* ---- pages change hands ---- */
+
+static bool is_free_entry(const neap_caches *c, int32_t i) {
+    int32_t page = c->free_pages[i];
+    return page >= 0 && page < c->n_pages && c->owner[page] == ~i;
+}
+
+static bool is_own_page(const neap_caches *c, int32_t slot, int64_t i) {
+    int64_t at = (int64_t)slot * c->slot_pages_max + i;
+    int32_t page = c->tables[at];
+    return page >= 0 && page < c->n_pages && c->owner[page] == slot && c->generation[page] == c->table_generations[at];
+}
+
+/* With the test hook of base/arena.h on, whatever reads before it writes meets the pattern. */
+static void poison_slot(neap_caches *c, int32_t slot) {
+    int byte = neap_memory_poison_byte();
+    if (byte < 0) return;
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        const neap_cache_layer_spec *s = &c->specs[i];
+        const neap_cache_layer *l = &c->layers[i];
+        if (l->state) memset(l->state + slot * s->state_floats, byte, (size_t)s->state_floats * sizeof(float));
+        if (l->window) memset(l->window + slot * s->window_floats, byte, (size_t)s->window_floats * sizeof(float));
+        for (int64_t p = 0; p < c->slot_pages[slot]; p++) {
+            int64_t page = neap_caches_table(c, slot)[p];
+            if (l->latents) memset(l->latents + page * l->latent_page_bytes, byte, (size_t)l->latent_page_bytes);
+            if (l->index_keys) memset(l->index_keys + page * l->index_page_bytes, byte, (size_t)l->index_page_bytes);
+        }
+    }
+}
+
 neap_status neap_caches_open(neap_caches *c, int64_t n_positions, int32_t *slot) {
     *slot = -1;
-    int64_t need = (n_positions + NEAP_PAGE_ROWS - 1) / NEAP_PAGE_ROWS;
+    int64_t need = n_positions / NEAP_PAGE_ROWS + (n_positions % NEAP_PAGE_ROWS > 0);
     NEAP_CHECK(n_positions >= 1 && need <= c->slot_pages_max, NEAP_CONTEXT_FULL,
                "sequence: %lld positions do not fit the context of %lld", (long long)n_positions,
                (long long)c->slot_pages_max * NEAP_PAGE_ROWS);
@@ -76,28 +160,85 @@ neap_status neap_caches_open(neap_caches *c, int64_t n_positions, int32_t *slot)
     NEAP_CHECK(s < c->n_slots, NEAP_BUSY, "all %d sequences are in use", c->n_slots);
     NEAP_CHECK(need <= c->n_free, NEAP_BUSY, "cache: %lld pages needed, %d of %d are free", (long long)need, c->n_free,
                c->n_pages);
-    int32_t *table = c->tables + (int64_t)s * c->slot_pages_max;
-    for (int64_t i = 0; i < need; i++) {
+    for (int32_t i = c->n_free - (int32_t)need; i < c->n_free; i++)
+        NEAP_CHECK(is_free_entry(c, i), NEAP_INTERNAL, "cache: free page %d is in use", c->free_pages[i]);
+    int64_t at = (int64_t)s * c->slot_pages_max;
+    for (int64_t i = at; i < at + need; i++) {
         int32_t page = c->free_pages[--c->n_free];
-        assert(c->owner[page] == -1);
         c->owner[page] = s;
-        table[i] = page;
+        c->tables[i] = page;
+        c->table_generations[i] = ++c->generation[page];
     }
     c->slot_pages[s] = (int32_t)need;
+    c->slot_generation[s]++;
+    for (int32_t i = 0; i < c->n_layers; i++)
+        if (c->layers[i].warm) neap_caches_warm(c, i, s)[0] = 0;
+    poison_slot(c, s);
     *slot = s;
     return NEAP_OK;
 }
 
-void neap_caches_close(neap_caches *c, int32_t slot) {
-    assert(slot >= 0 && slot < c->n_slots);
-    assert(c->slot_pages[slot] >= 0);
+neap_status neap_caches_close(neap_caches *c, int32_t slot) {
+    NEAP_CHECK(slot >= 0 && slot < c->n_slots && c->slot_pages[slot] >= 0, NEAP_INTERNAL,
+               "cache: slot %d is closed but not open", slot);
+    neap_status status = NEAP_OK;
     int32_t *table = c->tables + (int64_t)slot * c->slot_pages_max;
     for (int32_t i = c->slot_pages[slot] - 1; i >= 0; i--) {
         int32_t page = table[i];
-        assert(c->owner[page] == slot);
-        c->owner[page] = -1;
+        if (is_own_page(c, slot, i) && c->n_free < c->n_pages) {
+            c->owner[page] = ~c->n_free;
+            c->free_pages[c->n_free++] = page;
+        } else {
+            status = neap_fail(NEAP_INTERNAL, "cache: page %d is not slot %d's", page, slot);
+        }
         table[i] = -1;
-        c->free_pages[c->n_free++] = page;
     }
     c->slot_pages[slot] = -1;
+    return status;
+}
+
+/* ---- checks ---- */
+
+static neap_status check_pages(const neap_caches *c, int32_t slot, int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; i++)
+        NEAP_CHECK(is_own_page(c, slot, i), NEAP_INTERNAL, "cache: page %lld of slot %d is not its own", (long long)i,
+                   slot);
+    return NEAP_OK;
+}
+
+static bool is_open(const neap_caches *c, int32_t slot) {
+    return slot >= 0 && slot < c->n_slots && c->slot_pages[slot] >= 0;
+}
+
+neap_status neap_caches_check(const neap_caches *c, int32_t slot) {
+    NEAP_CHECK(is_open(c, slot), NEAP_INTERNAL, "cache: slot %d is not open", slot);
+    return check_pages(c, slot, 0, c->slot_pages[slot]);
+}
+
+neap_status neap_caches_check_span(const neap_caches *c, int32_t slot, int64_t first, int64_t n) {
+    NEAP_CHECK(is_open(c, slot), NEAP_INTERNAL, "cache: slot %d is not open", slot);
+    int64_t rows = (int64_t)c->slot_pages[slot] * NEAP_PAGE_ROWS;
+    NEAP_CHECK(first >= 0 && n >= 1 && first < rows && n <= rows - first, NEAP_INTERNAL,
+               "cache: positions %lld + %lld lie outside the %lld of slot %d", (long long)first, (long long)n,
+               (long long)rows, slot);
+    return check_pages(c, slot, first / NEAP_PAGE_ROWS, (first + n - 1) / NEAP_PAGE_ROWS + 1);
+}
+
+neap_status neap_caches_audit(const neap_caches *c) {
+    int64_t owned = 0;
+    NEAP_CHECK(c->n_free >= 0 && c->n_free <= c->n_pages, NEAP_INTERNAL, "cache: %d free pages", c->n_free);
+    for (int32_t i = 0; i < c->n_free; i++)
+        NEAP_CHECK(is_free_entry(c, i), NEAP_INTERNAL, "cache: free page %d is in use", c->free_pages[i]);
+    for (int32_t s = 0; s < c->n_slots; s++) {
+        if (c->slot_pages[s] < 0) continue;
+        NEAP_TRY(check_pages(c, s, 0, c->slot_pages[s]));
+        for (int32_t i = 1; i < c->slot_pages[s]; i++)
+            for (int32_t j = 0; j < i; j++)
+                NEAP_CHECK(neap_caches_table(c, s)[i] != neap_caches_table(c, s)[j], NEAP_INTERNAL,
+                           "cache: slot %d has page %d twice", s, neap_caches_table(c, s)[i]);
+        owned += c->slot_pages[s];
+    }
+    NEAP_CHECK(owned + c->n_free == c->n_pages, NEAP_INTERNAL, "cache: %lld pages are lost",
+               (long long)(c->n_pages - owned - c->n_free));
+    return NEAP_OK;
 }

@@ -2,55 +2,114 @@
  * recurrent state (KDA state and convolution window) per sequence.
  *
  * A page belongs to one slot; one page table per slot serves all layers (page i of every layer's pool holds the
- * same positions). Opening a slot reserves all pages it may ever need, so that no step can run out. Stale bytes
- * can never reach a result: a position is written before it is read, and a sequence that begins (position 0)
- * ignores and overwrites its state. Owner tags are checked on every open and close. */
+ * same positions, in the layer's own format: tensor/pages.h). Opening a slot reserves all pages it may ever need,
+ * so that no step can run out. Stale bytes can never reach a result: a position is written before it is read, and
+ * a sequence that begins (position 0) ignores and overwrites its state.
+ *
+ * Every page carries the slot that owns it and a generation that grows each time it is handed out; the slot keeps
+ * the generation it was given. A page that was freed and given to somebody else, or that a wrong table entry names,
+ * does not match, and neap_caches_check says so before a step reads or writes it. The same tags find a page that is
+ * in the free list twice. */
 #ifndef NEAP_CACHE_CACHES_H
 #define NEAP_CACHE_CACHES_H
 
 #include "base/arena.h"
 #include "tensor/pages.h"
 
-/* Floats that one layer keeps. KDA layers have state and window, MLA layers row and perhaps index_row. */
+/* What one layer keeps. KDA layers have state and window; MLA layers have latents and, with an indexer of their
+ * own, index keys and the selection of the step before. */
 typedef struct neap_cache_layer_spec {
-    int64_t state_floats, window_floats; /* per sequence */
-    int32_t row_floats, index_floats;    /* per position */
+    int64_t state_floats, window_floats; /* per sequence; 0: none */
+    neap_latent_format latent;           /* r 0: none */
+    neap_index_format index;             /* d 0: none */
+    int32_t warm_max;                    /* positions a selection may hold (Top-K); 0: none */
 } neap_cache_layer_spec;
 
 typedef struct neap_cache_layer {
-    float *state;      /* [n_slots][state_floats] */
-    float *window;     /* [n_slots][window_floats] */
-    float *rows;       /* [n_pages][NEAP_PAGE_ROWS][row_floats] */
-    float *index_rows; /* [n_pages][NEAP_PAGE_ROWS][index_floats] */
+    float *state;        /* [n_slots][state_floats] */
+    float *window;       /* [n_slots][window_floats] */
+    uint8_t *latents;    /* [n_pages][latent_page_bytes] */
+    uint8_t *index_keys; /* [n_pages][index_page_bytes] */
+    int32_t *warm;       /* [n_slots][1 + warm_max]: count, then the positions that the slot selected last */
+    int64_t latent_page_bytes, index_page_bytes;
 } neap_cache_layer;
 
 typedef struct neap_caches {
     int32_t n_layers, n_slots, n_pages, slot_pages_max;
     const neap_cache_layer_spec *specs; /* borrowed */
     neap_cache_layer *layers;
-    int32_t *tables;     /* [n_slots][slot_pages_max] page of position / 64; -1 = none */
-    int32_t *slot_pages; /* pages that a slot owns; -1 = the slot is free */
-    int32_t *owner;      /* slot that owns a page; -1 = free */
-    int32_t *free_pages; /* stack */
+    int32_t *tables;             /* [n_slots][slot_pages_max] page of position / 64; -1 = none */
+    uint32_t *table_generations; /* [n_slots][slot_pages_max] generation of that page when the slot got it */
+    int32_t *slot_pages;         /* [n_slots] pages that a slot owns; -1 = the slot is free */
+    uint32_t *slot_generation;   /* [n_slots] grows with each opening */
+    int32_t *owner;              /* [n_pages] slot that owns the page; ~i: it is entry i of the free list */
+    uint32_t *generation;        /* [n_pages] grows each time the page is handed out */
+    int32_t *free_pages;         /* stack */
     int32_t n_free;
 } neap_caches;
 
-/* Bytes of all pools for these sizes; false on overflow. */
+typedef struct neap_caches_size {
+    uint64_t state; /* KDA state and windows */
+    uint64_t pages; /* latents and index keys */
+    uint64_t books; /* page tables, tags, last selections */
+} neap_caches_size;
+
+/* Exactly what neap_caches_create takes from its arena; false on overflow. slot_pages_max: pages of the longest
+ * sequence. */
 bool neap_caches_bytes(const neap_cache_layer_spec *specs, int32_t n_layers, int32_t n_slots, int32_t n_pages,
-                       uint64_t *state_bytes, uint64_t *page_bytes);
-/* specs must outlive the caches. slot_pages_max: pages of the longest sequence. */
+                       int32_t slot_pages_max, neap_caches_size *size);
+/* specs must outlive the caches. */
 NEAP_MUST_CHECK neap_status neap_caches_create(neap_caches *c, neap_arena *a, const neap_cache_layer_spec *specs,
                                                int32_t n_layers, int32_t n_slots, int32_t n_pages,
                                                int32_t slot_pages_max);
-/* Reserves a slot and the pages for n_positions. NEAP_BUSY: no slot or not enough pages; nothing is taken. */
+/* Reserves a slot and the pages for n_positions; its last selections are empty. NEAP_BUSY: no slot or not enough
+ * pages; NEAP_INTERNAL: the free list names a page that is in use. Nothing is taken in either case. */
 NEAP_MUST_CHECK neap_status neap_caches_open(neap_caches *c, int64_t n_positions, int32_t *slot);
-void neap_caches_close(neap_caches *c, int32_t slot);
+/* NEAP_INTERNAL: the slot was not open, or it held pages that are not its own. Those are not given back: lost is
+ * better than used twice. */
+neap_status neap_caches_close(neap_caches *c, int32_t slot);
+/* NEAP_INTERNAL unless the slot is open and its pages are its own: all of them, or (cheap enough for every step)
+ * those of positions first .. first + n - 1, which must lie inside what was reserved. */
+NEAP_MUST_CHECK neap_status neap_caches_check(const neap_caches *c, int32_t slot);
+NEAP_MUST_CHECK neap_status neap_caches_check_span(const neap_caches *c, int32_t slot, int64_t first, int64_t n);
+/* The whole books: each page is free once or owned by one slot once. For tests (quadratic in the pages of a slot). */
+NEAP_MUST_CHECK neap_status neap_caches_audit(const neap_caches *c);
+
 static inline const int32_t *neap_caches_table(const neap_caches *c, int32_t slot) {
     return c->tables + (int64_t)slot * c->slot_pages_max;
 }
-/* Index of a position's row in every pool of the slot. */
-static inline int64_t neap_caches_row(const neap_caches *c, int32_t slot, int64_t position) {
-    return (int64_t)neap_caches_table(c, slot)[position / NEAP_PAGE_ROWS] * NEAP_PAGE_ROWS + position % NEAP_PAGE_ROWS;
+/* One layer's rows as a slot sees them. */
+static inline neap_pages neap_caches_latents(const neap_caches *c, int32_t layer, int32_t slot) {
+    const neap_cache_layer *l = &c->layers[layer];
+    return (neap_pages){.base = l->latents, .page_bytes = l->latent_page_bytes, .table = neap_caches_table(c, slot)};
+}
+static inline neap_pages neap_caches_index_keys(const neap_caches *c, int32_t layer, int32_t slot) {
+    const neap_cache_layer *l = &c->layers[layer];
+    return (neap_pages){.base = l->index_keys, .page_bytes = l->index_page_bytes, .table = neap_caches_table(c, slot)};
+}
+/* The page of a position, for writing with neap_latent_put or neap_index_put at row position % 64. */
+static inline uint8_t *neap_caches_latent_page(const neap_caches *c, int32_t layer, int32_t slot, int64_t position) {
+    const neap_cache_layer *l = &c->layers[layer];
+    return l->latents + (int64_t)neap_caches_table(c, slot)[position / NEAP_PAGE_ROWS] * l->latent_page_bytes;
+}
+static inline uint8_t *neap_caches_index_page(const neap_caches *c, int32_t layer, int32_t slot, int64_t position) {
+    const neap_cache_layer *l = &c->layers[layer];
+    return l->index_keys + (int64_t)neap_caches_table(c, slot)[position / NEAP_PAGE_ROWS] * l->index_page_bytes;
+}
+/* [1 + warm_max] int32: count, positions. Only for layers with warm_max > 0. */
+static inline int32_t *neap_caches_warm(const neap_caches *c, int32_t layer, int32_t slot) {
+    return c->layers[layer].warm + (int64_t)slot * (1 + (int64_t)c->specs[layer].warm_max);
+}
+/* One cached row as F32 (tests, taps): r + dr values of the latent; d values of the index key. */
+static inline void neap_caches_get_latent(const neap_caches *c, int32_t layer, int32_t slot, int64_t position,
+                                          float *x) {
+    neap_latent_get(&c->specs[layer].latent, neap_caches_latent_page(c, layer, slot, position),
+                    position % NEAP_PAGE_ROWS, x);
+}
+static inline void neap_caches_get_index(const neap_caches *c, int32_t layer, int32_t slot, int64_t position,
+                                         float *x) {
+    neap_index_get(&c->specs[layer].index, neap_caches_index_page(c, layer, slot, position),
+                   position % NEAP_PAGE_ROWS, x);
 }
 
 #endif
