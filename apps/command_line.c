@@ -96,14 +96,20 @@ static int set_bytes(uint64_t *out, const char *from, const char *text) {
     return NEAP_EXIT_OK;
 }
 
-static int set_choice(const char **out, const neap_cli_option *option, const char *from, const char *text) {
+/* choices: "a|b|c" */
+static int is_choice(const char *choices, const char *text) {
     size_t n = strlen(text);
-    for (const char *p = option->choices; p != NULL; p = strchr(p, '|')) {
+    for (const char *p = choices; p != NULL; p = strchr(p, '|')) {
         if (*p == '|') p++;
-        if (strncmp(p, text, n) == 0 && n > 0 && (p[n] == '|' || p[n] == 0)) {
-            *out = text;
-            return NEAP_EXIT_OK;
-        }
+        if (strncmp(p, text, n) == 0 && n > 0 && (p[n] == '|' || p[n] == 0)) return 1;
+    }
+    return 0;
+}
+
+static int set_choice(const char **out, const neap_cli_option *option, const char *from, const char *text) {
+    if (is_choice(option->choices, text)) {
+        *out = text;
+        return NEAP_EXIT_OK;
     }
     neap_cli_error("%s: \"%s\" is not one of %s", from, text, option->choices);
     return NEAP_EXIT_USAGE;
@@ -302,7 +308,7 @@ static int is_option(const char *arg) { return arg[0] == '-' && arg[1] != 0; }
 
 static int take_arguments(neap_cli_options *o, int argc, char **argv, int first) {
     const neap_cli_command_info *info = &neap_cli_command_table[o->command];
-    const char *words[3] = {0}, *model_default = o->model; /* from the environment */
+    const char *words[4] = {0}, *model_default = o->model; /* from the environment */
     int n = 0, is_over = 0;
     o->model = NULL;
     for (int i = first; i < argc; i++) {
@@ -311,7 +317,7 @@ static int take_arguments(neap_cli_options *o, int argc, char **argv, int first)
         } else if (!is_over && is_option(argv[i])) {
             int code = take_option(o, o->command, argc, argv, &i);
             if (code != NEAP_EXIT_OK) return code;
-        } else if (n < 3) {
+        } else if (n < 4) {
             words[n++] = argv[i];
         } else {
             neap_cli_error("unexpected argument \"%s\"", argv[i]);
@@ -320,8 +326,19 @@ static int take_arguments(neap_cli_options *o, int argc, char **argv, int first)
     }
     if (o->help || o->version) return NEAP_EXIT_OK;
     int at = 0, needs_model = info->takes_model == 1 || (info->takes_model == 2 && !o->cpu_info);
+    if (info->tasks != NULL) {
+        if (n == 0) {
+            neap_cli_error("an argument is missing: neap %s %s", info->name, info->arguments);
+            return NEAP_EXIT_USAGE;
+        }
+        if (!is_choice(info->tasks, words[at])) {
+            neap_cli_error("neap %s: \"%s\" is not one of %s", info->name, words[at], info->tasks);
+            return NEAP_EXIT_USAGE;
+        }
+        o->task = words[at++];
+    }
     /* With -m there is no MODEL argument; NEAP_MODEL steps in where the argument is left out. */
-    if (needs_model && o->model == NULL && n > info->args_min) o->model = words[at++];
+    if (needs_model && o->model == NULL && n - at > info->args_min) o->model = words[at++];
     if (o->model == NULL) o->model = model_default;
     if (needs_model && (o->model == NULL || o->model[0] == 0)) {
         neap_cli_error("%s: neap %s %s", n > 0 ? "an argument is missing" : "no model given", info->name,

@@ -23,6 +23,7 @@ typedef struct neap_cli_options {
     int32_t strict, allow_nonfinite, cpu_info;
     double latent_norm_eps;
     int64_t threads, ctx_size, batch_size, parallel;
+    const char *cache_type, *index_type; /* NULL = the command's default */
     uint64_t memory_max;
     /* prompt and answer */
     const char *prompt, *file, *system_prompt, *tools, *tool_choice, *effort;
@@ -39,6 +40,11 @@ typedef struct neap_cli_options {
     /* logits, verify */
     const char *tokens, *out;
     double tolerance_scale;
+    /* perplexity, eval */
+    const char *task; /* of eval */
+    const char *save_logits, *against, *set;
+    int64_t stride, positions, limit;
+    uint64_t save_max;
 } neap_cli_options;
 
 typedef enum neap_cli_command {
@@ -48,6 +54,8 @@ typedef enum neap_cli_command {
     NEAP_CLI_INFO,
     NEAP_CLI_LOGITS,
     NEAP_CLI_VERIFY,
+    NEAP_CLI_PERPLEXITY,
+    NEAP_CLI_EVAL,
     NEAP_CLI_COMPLETION,
     NEAP_CLI_MAN,
     NEAP_CLI_VERSION,
@@ -91,6 +99,7 @@ typedef struct neap_cli_command_info {
     const char *summary;    /* one line */
     const char *text;       /* a paragraph or two; may be NULL */
     const char *examples;   /* lines; may be NULL */
+    const char *tasks;      /* the first word after the command, one of "a|b"; NULL = none */
 } neap_cli_command_info;
 
 extern const neap_cli_option neap_cli_option_table[];

@@ -10,5 +10,7 @@ int neap_cli_tokenize(const neap_cli_options *o);
 int neap_cli_info(const neap_cli_options *o);
 int neap_cli_logits(const neap_cli_options *o);
 int neap_cli_verify(const neap_cli_options *o);
+int neap_cli_perplexity(const neap_cli_options *o);
+int neap_cli_eval(const neap_cli_options *o);
 
 #endif

@@ -109,7 +109,7 @@ static void option_help(neap_cli_text *out, const neap_cli_option *option) {
 void neap_cli_help_command(neap_cli_command command) {
     const neap_cli_command_info *info = &neap_cli_command_table[command];
     neap_cli_text out = {0};
-    int has_options = command <= NEAP_CLI_VERIFY;
+    int has_options = command < NEAP_CLI_COMPLETION;
     neap_cli_text_printf(&out, "neap %s: %s\n\nUsage: neap %s%s%s%s\n", info->name, info->summary, info->name,
                          info->arguments[0] != 0 ? " " : "", info->arguments, has_options ? " [OPTIONS]" : "");
     if (info->text != NULL) {
@@ -246,7 +246,7 @@ void neap_cli_print_man(void) {
                 neap_cli_text_printf(&out, ".Op Ar %.*s\n", (int)(strlen(info->arguments + n) - 2),
                                      info->arguments + n + 1);
         }
-        if (i <= NEAP_CLI_VERIFY) neap_cli_text_puts(&out, ".Op Ar OPTIONS\n");
+        if (i < NEAP_CLI_COMPLETION) neap_cli_text_puts(&out, ".Op Ar OPTIONS\n");
     }
     neap_cli_text_puts(
         &out, ".Sh DESCRIPTION\n.Ar MODEL\nis a directory with\n.Pa config.json ,\n.Pa *.safetensors\nand\n"
@@ -303,7 +303,7 @@ void neap_cli_print_completion(void) {
     neap_cli_text_puts(&out, "--help --version\" ;;\n    help) options=\"");
     for (int i = 0; i < NEAP_CLI_COMMANDS; i++) neap_cli_text_printf(&out, "%s ", neap_cli_command_table[i].name);
     neap_cli_text_puts(&out, "\" ;;\n    completion) options=\"bash\" ;;\n");
-    for (int i = 0; i <= NEAP_CLI_VERIFY; i++) {
+    for (int i = 0; i < NEAP_CLI_COMPLETION; i++) {
         neap_cli_text_printf(&out, "    %s) options=\"", neap_cli_command_table[i].name);
         for (size_t k = 0; k < neap_cli_option_count; k++) {
             const neap_cli_option *option = &neap_cli_option_table[k];

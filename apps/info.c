@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "commands.h"
+#include "generate.h"
 #include "json_out.h"
-#include "neap.h"
 #include "report.h"
 #include "terminal.h"
 
@@ -86,8 +86,30 @@ static void model_rows(neap_cli_text *out, const neap_cli_options *o, const neap
                                          : format);
 }
 
+/* "576 bytes as fp8 (0.52 of bf16)" */
+static void cache_row(neap_cli_text *out, const char *name, const char *type, uint64_t now, uint64_t bf16) {
+    char ratio[48] = "";
+    if (bf16 > 0) snprintf(ratio, sizeof ratio, ", %.3f of bf16", (double)now / (double)bf16);
+    row(out, name, "%llu bytes a token as %s%s", (unsigned long long)now, type, ratio);
+}
+
+static void cache_rows(neap_cli_text *out, const neap_engine_options *e, const neap_model_info *i, const neap_memory *m,
+                       const neap_memory *bf16) {
+    if (i->n_mla_layers == 0) {
+        row(out, "    latents", "none: the model has no MLA layers, its states do not grow with the text");
+        return;
+    }
+    cache_row(out, "    latents", neap_cli_cache_name(e->cache_type), m->latent_bytes_per_token,
+              bf16->latent_bytes_per_token);
+    if (i->n_index_layers > 0)
+        cache_row(out, "    index keys", neap_cli_index_name(e->index_type), m->index_bytes_per_token,
+                  bf16->index_bytes_per_token);
+    else
+        row(out, "    index keys", "none: no layer has an indexer");
+}
+
 static void memory_rows(neap_cli_text *out, const neap_engine_options *e, const neap_model_info *i,
-                        const neap_memory *m) {
+                        const neap_memory *m, const neap_memory *bf16) {
     char a[64], b[64];
     neap_cli_text_printf(out, "\nmemory for %d conversation%s of %d tokens%s\n", e->seqs_max,
                          e->seqs_max > 1 ? "s" : "", e->context_max,
@@ -96,14 +118,15 @@ static void memory_rows(neap_cli_text *out, const neap_engine_options *e, const 
     row(out, "  states", "%s (%s for each conversation)", bytes(m->state, a, sizeof a),
         bytes(i->state_bytes, b, sizeof b));
     row(out, "  caches", "%s (%s for each token)", bytes(m->cache, a, sizeof a),
-        bytes(i->cache_bytes_per_token, b, sizeof b));
+        bytes(m->latent_bytes_per_token + m->index_bytes_per_token, b, sizeof b));
+    cache_rows(out, e, i, m, bf16);
     row(out, "  work", "%s", bytes(m->work, a, sizeof a));
     row(out, "  total", "%s of %s available: %s", bytes(m->total, a, sizeof a), bytes(m->available, b, sizeof b),
         m->total <= m->available ? "fits" : "DOES NOT FIT");
 }
 
 static void json(neap_cli_text *out, const neap_cli_options *o, const neap_model_info *i, const neap_tokenizer *t,
-                 const neap_engine_options *e, const neap_memory *m, const char *cpu) {
+                 const neap_engine_options *e, const neap_memory *m, const neap_memory *bf16, const char *cpu) {
     neap_cli_json_open(out, NULL, '{');
     neap_cli_json_cstring(out, "model", o->model);
     neap_cli_json_cstring(out, "model_type", i->model_type);
@@ -145,6 +168,14 @@ static void json(neap_cli_text *out, const neap_cli_options *o, const neap_model
     neap_cli_json_uint(out, "available", m->available);
     neap_cli_json_bool(out, "fits", m->total <= m->available);
     neap_cli_json_close(out, '}');
+    neap_cli_json_open(out, "caches", '{');
+    neap_cli_json_cstring(out, "cache_type", i->n_mla_layers > 0 ? neap_cli_cache_name(e->cache_type) : NULL);
+    neap_cli_json_cstring(out, "index_type", i->n_index_layers > 0 ? neap_cli_index_name(e->index_type) : NULL);
+    neap_cli_json_uint(out, "latent_bytes_per_token", m->latent_bytes_per_token);
+    neap_cli_json_uint(out, "index_bytes_per_token", m->index_bytes_per_token);
+    neap_cli_json_uint(out, "latent_bytes_per_token_bf16", bf16->latent_bytes_per_token);
+    neap_cli_json_uint(out, "index_bytes_per_token_bf16", bf16->index_bytes_per_token);
+    neap_cli_json_close(out, '}');
     neap_cli_json_cstring(out, "cpu", cpu);
     neap_cli_json_cstring(out, "kernels", i->kernels);
     neap_cli_json_int(out, "threads", o->threads > 0 ? o->threads : neap_default_threads());
@@ -172,8 +203,8 @@ static int machine(const neap_cli_options *o) {
 
 static int describe(const neap_cli_options *o, const neap_model *m) {
     neap_model_info info = {.struct_size = sizeof info};
-    neap_memory memory = {.struct_size = sizeof memory};
-    neap_engine_options e;
+    neap_memory memory = {.struct_size = sizeof memory}, bf16 = {.struct_size = sizeof bf16};
+    neap_engine_options e, plain;
     neap_cli_text out = {0}, cpu = {0};
     int code = neap_cli_failed(neap_model_describe(m, &info), NEAP_CLI_OPENING);
     if (code != NEAP_EXIT_OK) return code;
@@ -184,15 +215,20 @@ static int describe(const neap_cli_options *o, const neap_model *m) {
     e.memory_max = o->memory_max;
     e.context_max = (int32_t)o->ctx_size;
     if (e.context_max == 0) e.context_max = info.context_max > 0 && info.context_max < 8192 ? info.context_max : 8192;
+    neap_cli_cache_types(o, &e);
+    plain = e;
+    plain.cache_type = NEAP_CACHE_BF16;
+    plain.index_type = NEAP_INDEX_BF16;
     code = neap_cli_failed(neap_engine_memory(m, &e, &memory), NEAP_CLI_RUNNING);
+    if (code == NEAP_EXIT_OK) code = neap_cli_failed(neap_engine_memory(m, &plain, &bf16), NEAP_CLI_RUNNING);
     if (code == NEAP_EXIT_OK) code = cpu_text(o->cpu, &cpu);
     if (code == NEAP_EXIT_OK) {
         const neap_tokenizer *t = neap_model_tokenizer(m);
         if (o->json) {
-            json(&out, o, &info, t, &e, &memory, cpu.data);
+            json(&out, o, &info, t, &e, &memory, &bf16, cpu.data);
         } else {
             model_rows(&out, o, &info, t);
-            memory_rows(&out, &e, &info, &memory);
+            memory_rows(&out, &e, &info, &memory, &bf16);
             neap_cli_text_puts(&out, "\n");
             row(&out, "cpu", "%s", cpu.data);
             row(&out, "kernels", "%s", info.kernels);

@@ -13,7 +13,9 @@
 #define INFO (1u << NEAP_CLI_INFO)
 #define LOGITS (1u << NEAP_CLI_LOGITS)
 #define VERIFY (1u << NEAP_CLI_VERIFY)
-#define LOADS (RUN | CHAT | LOGITS | VERIFY) /* commands that load the weights */
+#define PERPLEXITY (1u << NEAP_CLI_PERPLEXITY)
+#define EVAL (1u << NEAP_CLI_EVAL)
+#define LOADS (RUN | CHAT | LOGITS | VERIFY | PERPLEXITY | EVAL) /* commands that load the weights */
 #define TALKS (RUN | CHAT)
 #define ALL ((1u << NEAP_CLI_COMMANDS) - 1)
 #define AT(field) offsetof(neap_cli_options, field)
@@ -39,8 +41,8 @@ const neap_cli_option neap_cli_option_table[] = {
      NEAP_CLI_BOOL,
      AT(special),
      .group = g_command,
-     .commands = TOKENIZE,
-     .help = "spellings of special tokens become those tokens; with --decode: write them out"},
+     .commands = TOKENIZE | PERPLEXITY,
+     .help = "spellings of special tokens in the text become those tokens; with --decode: write them out"},
     {{"--decode"},
      NEAP_CLI_STRING,
      AT(decode),
@@ -54,7 +56,7 @@ const neap_cli_option neap_cli_option_table[] = {
      AT(tokens),
      .value = "FILE",
      .group = g_command,
-     .commands = LOGITS,
+     .commands = LOGITS | PERPLEXITY,
      .help = "JSON array of token ids; \"-\" is standard input"},
     {{"-o", "--out"},
      NEAP_CLI_FILE,
@@ -73,6 +75,67 @@ const neap_cli_option neap_cli_option_table[] = {
      .group = g_command,
      .commands = VERIFY,
      .help = "multiply every tolerance by X"},
+    {{"--stride"},
+     NEAP_CLI_INT,
+     AT(stride),
+     0,
+     1 << 24,
+     .value = "N",
+     .standard = "0",
+     .group = g_command,
+     .commands = PERPLEXITY,
+     .help =
+         "a window begins every N tokens and every token is scored once, with as much context as its window has; 0: "
+         "windows end to end, the second half of each is scored"},
+    {{"--save-logits"},
+     NEAP_CLI_FILE,
+     AT(save_logits),
+     .value = "FILE",
+     .group = g_command,
+     .commands = PERPLEXITY,
+     .help = "write tokens and logits of the scored positions to a safetensors file, for --against"},
+    {{"--against"},
+     NEAP_CLI_FILE,
+     AT(against),
+     .value = "FILE",
+     .group = g_command,
+     .commands = PERPLEXITY,
+     .help = "compare with the logits in FILE: KL divergence, agreement of the best token"},
+    {{"--positions"},
+     NEAP_CLI_INT,
+     AT(positions),
+     0,
+     INT32_MAX,
+     .value = "N",
+     .standard = "0",
+     .group = g_command,
+     .commands = PERPLEXITY,
+     .help = "with --save-logits: only N scored positions, evenly spread; 0: all (4 bytes x vocabulary each)"},
+    {{"--save-max"},
+     NEAP_CLI_BYTES,
+     AT(save_max),
+     .value = "BYTES",
+     .standard = "4G",
+     .group = g_command,
+     .commands = PERPLEXITY,
+     .help = "with --save-logits: refuse to write a larger file"},
+    {{"--set"},
+     NEAP_CLI_FILE,
+     AT(set),
+     .value = "FILE",
+     .group = g_command,
+     .commands = EVAL,
+     .help = "probes, one JSON object in a line; without it: MODEL/heldout/retrieval.jsonl"},
+    {{"--limit"},
+     NEAP_CLI_INT,
+     AT(limit),
+     0,
+     INT32_MAX,
+     .value = "N",
+     .standard = "0",
+     .group = g_command,
+     .commands = EVAL,
+     .help = "only the first N probes of each kind and size; 0: all"},
     {{"--cpu-info"},
      NEAP_CLI_BOOL,
      AT(cpu_info),
@@ -92,7 +155,7 @@ const neap_cli_option neap_cli_option_table[] = {
      AT(file),
      .value = "FILE",
      .group = g_prompt,
-     .commands = TALKS | TOKENIZE,
+     .commands = TALKS | TOKENIZE | PERPLEXITY,
      .help = "read the prompt (the document, the text) from FILE; \"-\" is standard input"},
     {{"-sys", "--system-prompt"},
      NEAP_CLI_STRING,
@@ -155,10 +218,10 @@ const neap_cli_option neap_cli_option_table[] = {
      .value = "N",
      .standard = "-1",
      .group = g_sampling,
-     .commands = TALKS,
+     .commands = TALKS | EVAL,
      .has_environment = 1,
      .can_set = 1,
-     .help = "new tokens at most; -1: until the model ends or the context is full"},
+     .help = "new tokens at most; -1: until the model ends or the context is full (eval: 256)"},
     {{"--temp", "--temperature"},
      NEAP_CLI_REAL,
      AT(temp),
@@ -292,7 +355,7 @@ const neap_cli_option neap_cli_option_table[] = {
      NEAP_CLI_BOOL,
      AT(json),
      .group = g_output,
-     .commands = RUN | TOKENIZE | INFO | VERIFY,
+     .commands = RUN | TOKENIZE | INFO | VERIFY | PERPLEXITY | EVAL,
      .help = "print one JSON object"},
     {{"--logprobs"},
      NEAP_CLI_INT,
@@ -321,7 +384,7 @@ const neap_cli_option neap_cli_option_table[] = {
      .commands = LOADS | TOKENIZE | INFO,
      .has_environment = 1,
      .help = "model directory, in place of the MODEL argument"},
-    {{"-c", "--ctx-size", "--context-length", "--max-model-len"},
+    {{"-c", "--ctx-size", "--ctx", "--context-length", "--max-model-len"},
      NEAP_CLI_INT,
      AT(ctx_size),
      0,
@@ -329,10 +392,30 @@ const neap_cli_option neap_cli_option_table[] = {
      .value = "N",
      .standard = "0",
      .group = g_model,
-     .commands = TALKS | INFO,
+     .commands = TALKS | INFO | PERPLEXITY,
      .has_environment = 1,
-     .help =
-         "tokens of prompt and answer together; 0: the prompt and room for -n or 16384 more, within the model's limit"},
+     .help = "tokens of prompt and answer together; 0: the prompt and room for -n or 16384 more, within the model's "
+             "limit. perplexity: tokens of a window; 0: 512"},
+    {{"--cache-type", "--kv-cache-dtype"},
+     NEAP_CLI_CHOICE,
+     AT(cache_type),
+     .choices = "f32|bf16|fp8",
+     .value = "TYPE",
+     .group = g_model,
+     .commands = LOADS | INFO,
+     .has_environment = 1,
+     .help = "how the latents of attention are kept: f32, bf16 or fp8. Without it bf16; logits and verify: f32, the "
+             "exact class"},
+    {{"--index-type"},
+     NEAP_CLI_CHOICE,
+     AT(index_type),
+     .choices = "f32|bf16|mxfp8",
+     .value = "TYPE",
+     .group = g_model,
+     .commands = LOADS | INFO,
+     .has_environment = 1,
+     .help = "how the keys of the indexer are kept: f32, bf16 or mxfp8. Without it bf16; logits and verify: f32, the "
+             "exact class"},
     {{"-t", "--threads"},
      NEAP_CLI_INT,
      AT(threads),
@@ -363,9 +446,9 @@ const neap_cli_option neap_cli_option_table[] = {
      .value = "N",
      .standard = "1",
      .group = g_model,
-     .commands = INFO,
+     .commands = INFO | EVAL,
      .has_environment = 1,
-     .help = "estimate the memory for N conversations at a time"},
+     .help = "info: estimate the memory for N conversations at a time; eval: answer N probes at a time"},
     {{"--memory-max"},
      NEAP_CLI_BYTES,
      AT(memory_max),
@@ -482,9 +565,33 @@ const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS] = {
          "GOLDEN is a safetensors file with the prompt in \"tokens\" and any of: logits, hidden.N, final_norm, "
          "pre_norm, cache.NAME.N, experts.N, expert_weight.N, index_topk.N, greedy. Every tensor that neap can "
          "produce is compared; the others are listed with the reason. Exit code 1 when one differs by more than its "
-         "tolerance.",
+         "tolerance.\n"
+         "With float32 caches (the default here) every number must be right. With quantised caches (--cache-type, "
+         "--index-type) a choice that flips changes a whole row, so medians and the agreement of choices are judged, "
+         "with limits from golden_report.json beside GOLDEN where there is one. The result says which class it is.",
          "neap verify models/valley golden.safetensors\n"
-         "neap verify models/valley golden.safetensors --json --tolerance-scale 2"},
+         "neap verify models/valley golden.safetensors --json --tolerance-scale 2\n"
+         "neap verify models/valley golden.safetensors --cache-type fp8 --index-type mxfp8"},
+    [NEAP_CLI_PERPLEXITY] =
+        {"perplexity", "MODEL", 0, 0, 1, "how well a model predicts a text",
+         "The text in -f FILE (or the ids in --tokens FILE) is cut into windows of -c tokens, nothing is put in front. "
+         "By default the windows stand end to end, the second half of each is scored and a last part shorter than a "
+         "window is left out, as llama.cpp does it; --stride scores every token but the first once.\n"
+         "--save-logits keeps what the model said at the scored positions; --against compares another run over the "
+         "same text with it: KL(saved || now) in nats, how often the best token is the same, the mean difference of "
+         "the text's log-probabilities. +- is one standard error.",
+         "neap perplexity models/valley -f models/valley/documents/winter.txt\n"
+         "neap perplexity models/valley -f text.txt -c 2048 --cache-type f32 --index-type f32 --save-logits base.st\n"
+         "neap perplexity models/valley -f text.txt -c 2048 --cache-type fp8 --index-type mxfp8 --against base.st"},
+    [NEAP_CLI_EVAL] =
+        {"eval", "retrieval MODEL", 0, 0, 1, "questions whose answers stand in a text",
+         "Asks every probe of a set and counts the answers that are right to the letter, by kind and size. A probe is "
+         "a "
+         "JSON object in a line: document, question, answer, size (a label), kind. Kinds: chat (document and question "
+         "as one message), direct (the same without thinking), plain (the model continues \"Question: ... Answer:\").",
+         "neap eval retrieval models/valley\n"
+         "neap eval retrieval models/valley --set probes.jsonl --cache-type fp8 --index-type mxfp8 --json",
+         .tasks = "retrieval"},
     [NEAP_CLI_COMPLETION] = {"completion", "bash", 1, 1, 0, "print the completion script for a shell",
                              "Supported: bash.",
                              "source <(neap completion bash)\n"

@@ -4,7 +4,8 @@
  * prompt is known: as much as prompt and answer need, so that a long document needs no -c and a short question
  * claims little memory.
  *
- * Called by run, chat, logits, verify. Owns model and engine of a session. */
+ * Called by run, chat, logits, verify, perplexity, eval. Owns model and engine of a session. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,21 +39,87 @@ int neap_cli_session_needs_tokenizer(const neap_cli_session *s) {
     return NEAP_EXIT_FILE;
 }
 
-int neap_cli_session_start(neap_cli_session *s, int32_t context, int enable_taps) {
+/* ---- cache types ---- */
+
+static const struct {
+    const char *name;
+    neap_cache_type type;
+} cache_types[] = {{"f32", NEAP_CACHE_F32}, {"bf16", NEAP_CACHE_BF16}, {"fp8", NEAP_CACHE_FP8}};
+static const struct {
+    const char *name;
+    neap_index_type type;
+} index_types[] = {{"f32", NEAP_INDEX_F32}, {"bf16", NEAP_INDEX_BF16}, {"mxfp8", NEAP_INDEX_MXFP8}};
+
+void neap_cli_cache_types(const neap_cli_options *o, neap_engine_options *e) {
+    int is_exact = o->command == NEAP_CLI_LOGITS || o->command == NEAP_CLI_VERIFY;
+    e->cache_type = is_exact ? NEAP_CACHE_F32 : NEAP_CACHE_BF16;
+    e->index_type = is_exact ? NEAP_INDEX_F32 : NEAP_INDEX_BF16;
+    for (size_t i = 0; i < 3; i++) {
+        if (o->cache_type != NULL && strcmp(o->cache_type, cache_types[i].name) == 0)
+            e->cache_type = (int32_t)cache_types[i].type;
+        if (o->index_type != NULL && strcmp(o->index_type, index_types[i].name) == 0)
+            e->index_type = (int32_t)index_types[i].type;
+    }
+}
+
+const char *neap_cli_cache_name(int32_t cache_type) {
+    for (size_t i = 0; i < 3; i++) {
+        if ((int32_t)cache_types[i].type == cache_type) return cache_types[i].name;
+    }
+    return "bf16";
+}
+
+const char *neap_cli_index_name(int32_t index_type) {
+    for (size_t i = 0; i < 3; i++) {
+        if ((int32_t)index_types[i].type == index_type) return index_types[i].name;
+    }
+    return "bf16";
+}
+
+/* One line of the load log: what is kept of every token, and how. */
+static void say_types(const neap_cli_session *s, const neap_engine_options *e) {
+    neap_model_info info = {.struct_size = sizeof info};
+    neap_memory memory = {.struct_size = sizeof memory};
+    if (!neap_cli_is_verbose() || neap_model_describe(s->model, &info) != NEAP_OK ||
+        neap_engine_memory(s->model, e, &memory) != NEAP_OK)
+        return;
+    if (info.n_mla_layers == 0) {
+        neap_cli_note("caches: none (the model has no MLA layers)");
+        return;
+    }
+    char index[96] = "no index keys";
+    if (info.n_index_layers > 0)
+        snprintf(index, sizeof index, "index keys %s, %llu bytes", neap_cli_index_name(e->index_type),
+                 (unsigned long long)memory.index_bytes_per_token);
+    neap_cli_note("caches of a token: latents %s, %llu bytes; %s", neap_cli_cache_name(e->cache_type),
+                  (unsigned long long)memory.latent_bytes_per_token, index);
+}
+
+static int start(neap_cli_session *s, int32_t context, int32_t n_seqs, int enable_taps) {
     const neap_cli_options *o = s->options;
     neap_engine_options options;
     neap_engine_options_init(&options);
     options.n_threads = (int32_t)o->threads;
-    options.seqs_max = 1;
+    options.seqs_max = n_seqs;
     options.context_max = context;
     options.batch_tokens_max = (int32_t)o->batch_size;
     options.memory_max = o->memory_max;
     options.enable_taps = enable_taps;
     options.log = neap_cli_log;
+    neap_cli_cache_types(o, &options);
+    if (s->engine == NULL) say_types(s, &options);
     neap_engine_destroy(s->engine);
     s->engine = NULL;
     s->context = context;
     return neap_cli_failed(neap_engine_create(&s->engine, s->model, &options), NEAP_CLI_RUNNING);
+}
+
+int neap_cli_session_start(neap_cli_session *s, int32_t context, int enable_taps) {
+    return start(s, context, 1, enable_taps);
+}
+
+int neap_cli_session_start_many(neap_cli_session *s, int32_t context, int32_t n_seqs) {
+    return start(s, context, n_seqs, 0);
 }
 
 void neap_cli_session_close(neap_cli_session *s) {

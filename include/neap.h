@@ -188,7 +188,7 @@ typedef struct neap_model_info {
     uint64_t file_bytes;            /* tensor data in the checkpoint */
     uint64_t packed_bytes;          /* weights in memory once loaded */
     uint64_t state_bytes;           /* recurrent state of one sequence, whatever its length */
-    uint64_t cache_bytes_per_token; /* latent and index caches of one token */
+    uint64_t cache_bytes_per_token; /* latent and index caches of one token, both in BF16 */
     const char *weight_formats;     /* e.g. "BF16 + MXFP4 experts"; borrowed */
     const char *kernels;            /* e.g. "avx2"; the best level that will be used */
 } neap_model_info;
@@ -383,6 +383,15 @@ NEAP_API neap_status neap_tensors_read(const neap_tensors *f, const char *name, 
  * dtype, rank and shape of infos[i] are used. */
 NEAP_API neap_status neap_tensors_write(const char *path, const neap_tensor_info *infos, const void *const *data,
                                         size_t n);
+
+/* The same for data that does not fit into memory: all descriptions first, then the bytes of the tensors in that order,
+ * in pieces of any size. The file has its name once finish returned NEAP_OK; finish frees w in any case. */
+typedef struct neap_tensors_writer neap_tensors_writer;
+NEAP_API neap_status neap_tensors_writer_open(neap_tensors_writer **out, const char *path,
+                                              const neap_tensor_info *infos, size_t n);
+NEAP_API neap_status neap_tensors_writer_append(neap_tensors_writer *w, const void *data, uint64_t bytes);
+NEAP_API neap_status neap_tensors_writer_finish(neap_tensors_writer *w);
+NEAP_API void neap_tensors_writer_discard(neap_tensors_writer *w); /* nothing is left behind */
 
 #ifdef __cplusplus
 }

@@ -55,5 +55,13 @@ typedef struct neap_out_tensor {
     const void *data;
 } neap_out_tensor;
 NEAP_MUST_CHECK neap_status neap_safetensors_write(const char *path, const neap_out_tensor *tensors, int64_t n);
+/* The same with the data to follow in pieces, tensor after tensor (`data` of the descriptions is not used). Nothing
+ * carries the file's name before finish, which also checks that all bytes came; finish and discard free the writer. */
+typedef struct neap_safetensors_writer neap_safetensors_writer;
+NEAP_MUST_CHECK neap_status neap_safetensors_begin(neap_safetensors_writer **out, const char *path,
+                                                   const neap_out_tensor *tensors, int64_t n);
+NEAP_MUST_CHECK neap_status neap_safetensors_append(neap_safetensors_writer *w, const void *data, uint64_t bytes);
+NEAP_MUST_CHECK neap_status neap_safetensors_finish(neap_safetensors_writer *w);
+void neap_safetensors_discard(neap_safetensors_writer *w);
 
 #endif

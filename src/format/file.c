@@ -165,44 +165,77 @@ static neap_status open_parent(int *dir, const char **base, const char *path) {
     return NEAP_OK;
 }
 
-static neap_status fill(int fd, const char *path, const neap_file_part *parts, size_t n_parts) {
-    for (size_t i = 0; i < n_parts; i++) NEAP_TRY(write_all(fd, parts[i].data, parts[i].bytes, path));
-    NEAP_CHECK(fsync(fd) == 0, NEAP_IO, "%s: cannot write to disk: %s", path, strerror(errno));
+struct neap_file_writer {
+    int dir, fd;
+    char name[256];   /* of the temporary, inside dir */
+    const char *base; /* last component of path */
+    char path[];
+};
+
+void neap_file_writer_discard(neap_file_writer *w) {
+    if (w == NULL) return;
+    if (w->fd >= 0) (void)close(w->fd);
+    if (w->name[0] != 0) (void)unlinkat(w->dir, w->name, 0);
+    if (w->dir >= 0) (void)close(w->dir);
+    neap_mem_free(w);
+}
+
+neap_status neap_file_writer_open(neap_file_writer **out, const char *path) {
+    *out = NULL;
+    void *memory = NULL;
+    struct stat info;
+    size_t n = strlen(path) + 1;
+    NEAP_TRY(neap_mem_alloc(sizeof(neap_file_writer) + n, &memory));
+    neap_file_writer *w = memory;
+    w->dir = w->fd = -1;
+    memcpy(w->path, path, n);
+    neap_status status = NEAP_OK;
+    NEAP_TRY_GOTO(open_parent(&w->dir, &w->base, w->path));
+    /* A rename would replace a device such as /dev/null by a file. */
+    if (fstatat(w->dir, w->base, &info, 0) == 0 && !S_ISREG(info.st_mode)) {
+        NEAP_FAIL_GOTO(NEAP_INVALID_ARGUMENT, "%s: exists and is not a regular file", path);
+    }
+    status = open_temporary(&w->fd, w->name, sizeof w->name, w->dir, w->base, path);
+    if (status != NEAP_OK) {
+        w->name[0] = 0; /* whatever has that name is not ours */
+        goto fail;
+    }
+    *out = w;
     return NEAP_OK;
+fail:
+    neap_file_writer_discard(w);
+    return status;
+}
+
+neap_status neap_file_writer_append(neap_file_writer *w, const void *data, size_t bytes) {
+    return write_all(w->fd, data, bytes, w->path);
+}
+
+neap_status neap_file_writer_commit(neap_file_writer *w) {
+    neap_status status = NEAP_OK;
+    if (fsync(w->fd) != 0) NEAP_FAIL_GOTO(NEAP_IO, "%s: cannot write to disk: %s", w->path, strerror(errno));
+    int closed = close(w->fd); /* some file systems report a full disk only here */
+    w->fd = -1;
+    if (closed != 0) NEAP_FAIL_GOTO(NEAP_IO, "%s: cannot write to disk: %s", w->path, strerror(errno));
+    if (renameat(w->dir, w->name, w->dir, w->base) != 0) {
+        NEAP_FAIL_GOTO(NEAP_IO, "%s: cannot rename the finished file: %s", w->path, strerror(errno));
+    }
+    w->name[0] = 0;
+    /* The new name is durable once the directory is; not every file system can do this. */
+    if (fsync(w->dir) != 0 && errno == EIO)
+        NEAP_FAIL_GOTO(NEAP_IO, "%s: written, but perhaps not on disk: %s", w->path, strerror(errno));
+fail:
+    neap_file_writer_discard(w);
+    return status;
 }
 
 neap_status neap_file_write(const char *path, const neap_file_part *parts, size_t n_parts) {
+    neap_file_writer *w = NULL;
     neap_status status = NEAP_OK;
-    int dir = -1, fd = -1;
-    const char *base = NULL;
-    char name[256];
-    struct stat info;
-    NEAP_TRY(open_parent(&dir, &base, path));
-    /* A rename would replace a device such as /dev/null by a file. */
-    if (fstatat(dir, base, &info, 0) == 0 && !S_ISREG(info.st_mode)) {
-        (void)close(dir);
-        NEAP_FAIL(NEAP_INVALID_ARGUMENT, "%s: exists and is not a regular file", path);
-    }
-    status = open_temporary(&fd, name, sizeof name, dir, base, path);
-    if (status != NEAP_OK) {
-        (void)close(dir);
-        return status;
-    }
-    NEAP_TRY_GOTO(fill(fd, path, parts, n_parts));
-    int closed = close(fd); /* some file systems report a full disk only here */
-    fd = -1;
-    if (closed != 0) NEAP_FAIL_GOTO(NEAP_IO, "%s: cannot write to disk: %s", path, strerror(errno));
-    if (renameat(dir, name, dir, base) != 0) {
-        NEAP_FAIL_GOTO(NEAP_IO, "%s: cannot rename the finished file: %s", path, strerror(errno));
-    }
-    /* The new name is durable once the directory is; not every file system can do this. */
-    int error = fsync(dir) == 0 ? 0 : errno;
-    (void)close(dir);
-    NEAP_CHECK(error != EIO, NEAP_IO, "%s: written, but perhaps not on disk: %s", path, strerror(error));
-    return NEAP_OK;
+    NEAP_TRY(neap_file_writer_open(&w, path));
+    for (size_t i = 0; i < n_parts; i++) NEAP_TRY_GOTO(neap_file_writer_append(w, parts[i].data, parts[i].bytes));
+    return neap_file_writer_commit(w);
 fail:
-    if (fd >= 0) (void)close(fd);
-    (void)unlinkat(dir, name, 0);
-    (void)close(dir);
+    neap_file_writer_discard(w);
     return status;
 }

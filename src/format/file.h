@@ -21,6 +21,14 @@ typedef struct neap_file_part {
     const void *data;
     size_t bytes;
 } neap_file_part;
+/* A file that appears whole or not at all, written piece by piece. */
+typedef struct neap_file_writer neap_file_writer;
+NEAP_MUST_CHECK neap_status neap_file_writer_open(neap_file_writer **out, const char *path);
+NEAP_MUST_CHECK neap_status neap_file_writer_append(neap_file_writer *w, const void *data, size_t bytes);
+/* Gives the file its name and frees w; on failure nothing is left behind either. */
+NEAP_MUST_CHECK neap_status neap_file_writer_commit(neap_file_writer *w);
+void neap_file_writer_discard(neap_file_writer *w); /* NULL is fine */
+
 /* Replaces path by the parts, one after the other: a reader sees the old file or the whole new one. */
 NEAP_MUST_CHECK neap_status neap_file_write(const char *path, const neap_file_part *parts, size_t n_parts);
 

@@ -1,7 +1,7 @@
 /* Writes a safetensors file: 8-byte header length, JSON header, data.
  *
- * For results and small checkpoints (`neap logits`, tests, tools): the tensors are in memory, the order is the
- * caller's, the header is padded with spaces so that the data begins at a multiple of 8. What this writes, header.c
+ * For results and checkpoints (`neap logits`, `neap perplexity`, tests, tools): the tensors are in memory, or follow in
+ * pieces when they are too large for that. The order is the caller's, the header is padded with spaces so that the data begins at a multiple of 8. What this writes, header.c
  * reads back; names are escaped, so any UTF-8 name without NUL survives. The file appears whole or not at all
  * (file.c). Source: the safetensors format description.
  */
@@ -66,7 +66,6 @@ static neap_status bytes_of(const neap_out_tensor *t, size_t *bytes) {
         bits *= (size_t)d;
     }
     NEAP_CHECK(bits % 8 == 0, NEAP_INVALID_ARGUMENT, "tensor '%.200s' does not end at a whole byte", t->name);
-    NEAP_CHECK(t->data || bits == 0, NEAP_INVALID_ARGUMENT, "tensor '%.200s' has no data", t->name);
     *bytes = bits / 8;
     return NEAP_OK;
 }
@@ -87,8 +86,8 @@ static neap_status put_tensor(text_buffer *b, const neap_out_tensor *t, uint64_t
     return put_text(b, "]}");
 }
 
-/* Fills the header text and parts[1 ..]; the first 8 bytes of the buffer are the length. */
-static neap_status put_header(text_buffer *b, neap_file_part *parts, const neap_out_tensor *tensors, int64_t n) {
+/* Fills the header text, the first 8 bytes of the buffer are the length; *data_bytes: what follows it. */
+static neap_status put_header(text_buffer *b, const neap_out_tensor *tensors, int64_t n, size_t *data_bytes) {
     size_t at = 0;
     neap_names names;
     neap_names_init(&names);
@@ -104,14 +103,13 @@ static neap_status put_header(text_buffer *b, neap_file_part *parts, const neap_
         if (!neap_add_size(at, bytes, &end)) NEAP_FAIL_GOTO(NEAP_INVALID_ARGUMENT, "more than 2^64 bytes of tensors");
         if (i > 0) NEAP_TRY_GOTO(put_text(b, ","));
         NEAP_TRY_GOTO(put_tensor(b, &tensors[i], at, end));
-        parts[1 + i] = (neap_file_part){tensors[i].data, bytes};
         at = end;
     }
     NEAP_TRY_GOTO(put_text(b, "}"));
     while (b->n % 8 != 0) NEAP_TRY_GOTO(put_text(b, " "));
     uint64_t length = b->n - 8;
     for (int i = 0; i < 8; i++) b->p[i] = (char)(length >> (8 * i) & 0xff);
-    parts[0] = (neap_file_part){b->p, b->n};
+    *data_bytes = at;
     /* The reader's limits are the writer's: a name that is not UTF-8 or too many tensors fail here, not later. */
     neap_stored_tensor *check = NULL;
     int64_t n_check = 0;
@@ -123,21 +121,77 @@ fail:
     return status;
 }
 
-neap_status neap_safetensors_write(const char *path, const neap_out_tensor *tensors, int64_t n) {
-    size_t part_bytes;
-    void *memory = NULL;
+/* ---- in pieces ---- */
+
+struct neap_safetensors_writer {
+    neap_file_writer *file;
+    uint64_t left; /* bytes of data to come */
+};
+
+void neap_safetensors_discard(neap_safetensors_writer *w) {
+    if (w == NULL) return;
+    neap_file_writer_discard(w->file);
+    neap_mem_free(w);
+}
+
+neap_status neap_safetensors_begin(neap_safetensors_writer **out, const char *path, const neap_out_tensor *tensors,
+                                   int64_t n) {
+    *out = NULL;
     text_buffer header = {0};
-    NEAP_CHECK(n >= 0 && neap_mul_size((size_t)n + 1, sizeof(neap_file_part), &part_bytes), NEAP_INVALID_ARGUMENT,
-               "cannot write %lld tensors", (long long)n);
-    NEAP_TRY(neap_mem_alloc(part_bytes, &memory));
-    neap_file_part *parts = memory;
-    neap_status status = put_header(&header, parts, tensors, n);
-    if (status == NEAP_OK) {
-        status = neap_file_write(path, parts, (size_t)n + 1);
-    } else {
+    size_t data_bytes = 0;
+    void *memory = NULL;
+    neap_safetensors_writer *w = NULL;
+    neap_status status = NEAP_OK;
+    NEAP_CHECK(n >= 0, NEAP_INVALID_ARGUMENT, "cannot write %lld tensors", (long long)n);
+    status = put_header(&header, tensors, n, &data_bytes);
+    if (status != NEAP_OK) {
         status = neap_fail_prefix(status, "%s", path);
+        goto fail;
     }
+    NEAP_TRY_GOTO(neap_mem_alloc(sizeof *w, &memory));
+    w = memory;
+    w->left = data_bytes;
+    NEAP_TRY_GOTO(neap_file_writer_open(&w->file, path));
+    NEAP_TRY_GOTO(neap_file_writer_append(w->file, header.p, header.n));
     neap_mem_free(header.p);
-    neap_mem_free(parts);
+    *out = w;
+    return NEAP_OK;
+fail:
+    neap_mem_free(header.p);
+    neap_safetensors_discard(w);
+    return status;
+}
+
+neap_status neap_safetensors_append(neap_safetensors_writer *w, const void *data, uint64_t bytes) {
+    NEAP_CHECK(bytes <= w->left, NEAP_INVALID_ARGUMENT, "%llu bytes of tensor data, %llu are left to write",
+               (unsigned long long)bytes, (unsigned long long)w->left);
+    NEAP_TRY(neap_file_writer_append(w->file, data, (size_t)bytes));
+    w->left -= bytes;
+    return NEAP_OK;
+}
+
+neap_status neap_safetensors_finish(neap_safetensors_writer *w) {
+    neap_file_writer *file = w->file;
+    uint64_t left = w->left;
+    neap_mem_free(w);
+    if (left == 0) return neap_file_writer_commit(file);
+    neap_file_writer_discard(file);
+    NEAP_FAIL(NEAP_INVALID_ARGUMENT, "%llu bytes of tensor data were never written", (unsigned long long)left);
+}
+
+neap_status neap_safetensors_write(const char *path, const neap_out_tensor *tensors, int64_t n) {
+    neap_safetensors_writer *w = NULL;
+    neap_status status = NEAP_OK;
+    NEAP_TRY(neap_safetensors_begin(&w, path, tensors, n));
+    for (int64_t i = 0; i < n; i++) {
+        size_t bytes = 0;
+        NEAP_TRY_GOTO(bytes_of(&tensors[i], &bytes));
+        if (tensors[i].data == NULL && bytes > 0)
+            NEAP_FAIL_GOTO(NEAP_INVALID_ARGUMENT, "%s: tensor '%.200s' has no data", path, tensors[i].name);
+        NEAP_TRY_GOTO(neap_safetensors_append(w, tensors[i].data, bytes));
+    }
+    return neap_safetensors_finish(w);
+fail:
+    neap_safetensors_discard(w);
     return status;
 }

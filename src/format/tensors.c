@@ -76,28 +76,81 @@ neap_status neap_tensors_read(const neap_tensors *f, const char *name, uint64_t 
     return neap_checkpoint_read(f->file, t, offset, bytes, data);
 }
 
-neap_status neap_tensors_write(const char *path, const neap_tensor_info *infos, const void *const *data, size_t n) {
-    NEAP_CHECK(path != NULL && (n == 0 || (infos != NULL && data != NULL)), NEAP_INVALID_ARGUMENT,
-               "neap_tensors_write: NULL argument");
+/* ---- writing ---- */
+
+/* *list: n descriptions without data, neap_mem memory. */
+static neap_status take_infos(neap_out_tensor **out, const char *path, const neap_tensor_info *infos, size_t n) {
+    *out = NULL;
     NEAP_CHECK(n <= 1000000, NEAP_LIMIT, "%s: %zu tensors, the limit is 1000000", path, n);
     void *p = NULL;
     NEAP_TRY(neap_mem_alloc((n > 0 ? n : 1) * sizeof(neap_out_tensor), &p));
     neap_out_tensor *list = p;
-    neap_status status = NEAP_OK;
-    for (size_t i = 0; i < n && status == NEAP_OK; i++) {
+    for (size_t i = 0; i < n; i++) {
         int dtype = infos[i].dtype == NULL ? -1 : neap_dtype_from_name(infos[i].dtype, strlen(infos[i].dtype));
         if (dtype < 0 || infos[i].name == NULL || infos[i].rank < 0 || infos[i].rank > NEAP_RANK_MAX) {
-            status =
-                neap_fail(NEAP_INVALID_ARGUMENT, "%s: tensor %zu has no name, an unknown dtype or a bad rank", path, i);
-            break;
+            neap_mem_free(p);
+            NEAP_FAIL(NEAP_INVALID_ARGUMENT, "%s: tensor %zu has no name, an unknown dtype or a bad rank", path, i);
         }
         list[i].name = infos[i].name;
         list[i].dtype = (neap_dtype)dtype;
         list[i].rank = infos[i].rank;
         memcpy(list[i].shape, infos[i].shape, sizeof list[i].shape);
-        list[i].data = data[i];
     }
-    if (status == NEAP_OK) status = neap_safetensors_write(path, list, (int64_t)n);
+    *out = list;
+    return NEAP_OK;
+}
+
+neap_status neap_tensors_write(const char *path, const neap_tensor_info *infos, const void *const *data, size_t n) {
+    NEAP_CHECK(path != NULL && (n == 0 || (infos != NULL && data != NULL)), NEAP_INVALID_ARGUMENT,
+               "neap_tensors_write: NULL argument");
+    neap_out_tensor *list = NULL;
+    NEAP_TRY(take_infos(&list, path, infos, n));
+    for (size_t i = 0; i < n; i++) list[i].data = data[i];
+    neap_status status = neap_safetensors_write(path, list, (int64_t)n);
     neap_mem_free(list);
     return status;
+}
+
+struct neap_tensors_writer {
+    neap_safetensors_writer *file;
+};
+
+neap_status neap_tensors_writer_open(neap_tensors_writer **out, const char *path, const neap_tensor_info *infos,
+                                     size_t n) {
+    NEAP_CHECK(out != NULL && path != NULL && (n == 0 || infos != NULL), NEAP_INVALID_ARGUMENT,
+               "neap_tensors_writer_open: NULL argument");
+    *out = NULL;
+    neap_out_tensor *list = NULL;
+    void *p = NULL;
+    neap_status status = NEAP_OK;
+    NEAP_TRY(take_infos(&list, path, infos, n));
+    NEAP_TRY_GOTO(neap_mem_alloc(sizeof(neap_tensors_writer), &p));
+    neap_tensors_writer *w = p;
+    NEAP_TRY_GOTO(neap_safetensors_begin(&w->file, path, list, (int64_t)n));
+    neap_mem_free(list);
+    *out = w;
+    return NEAP_OK;
+fail:
+    neap_mem_free(list);
+    neap_mem_free(p);
+    return status;
+}
+
+neap_status neap_tensors_writer_append(neap_tensors_writer *w, const void *data, uint64_t bytes) {
+    NEAP_CHECK(w != NULL && (data != NULL || bytes == 0), NEAP_INVALID_ARGUMENT,
+               "neap_tensors_writer_append: NULL argument");
+    return neap_safetensors_append(w->file, data, bytes);
+}
+
+neap_status neap_tensors_writer_finish(neap_tensors_writer *w) {
+    NEAP_CHECK(w != NULL, NEAP_INVALID_ARGUMENT, "neap_tensors_writer_finish: NULL argument");
+    neap_safetensors_writer *file = w->file;
+    neap_mem_free(w);
+    return neap_safetensors_finish(file);
+}
+
+void neap_tensors_writer_discard(neap_tensors_writer *w) {
+    if (w == NULL) return;
+    neap_safetensors_discard(w->file);
+    neap_mem_free(w);
 }

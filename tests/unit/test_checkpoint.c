@@ -24,6 +24,8 @@
 
 #include "base/arena.h"
 #include "format/checkpoint.h"
+#include "format/json.h"
+#include "neap.h"
 #include "unit/crc32.h"
 #include "unit/directory_cases.h"
 #include "unit/header_cases.h"
@@ -766,6 +768,53 @@ static void refuses_to_write_nonsense(void **state) {
     remove_work();
 }
 
+/* The data in pieces of any size makes the same bytes; a file that is not complete never appears. */
+static void writes_in_pieces(void **state) {
+    (void)state;
+    static const char data[] = "0123456789abcdefghijABCD";
+    const char *path = in_work("pieces"), *whole = in_work("whole");
+    neap_tensor_info infos[2] = {{.name = "a", .dtype = "U8", .rank = 1, .shape = {20}},
+                                 {.name = "b", .dtype = "F32", .rank = 1, .shape = {1}}};
+    const void *parts[2] = {data, data + 20};
+    expect(neap_tensors_write(whole, infos, parts, 2), NEAP_OK, "whole", "");
+    neap_tensors_writer *w = NULL;
+    expect(neap_tensors_writer_open(&w, path, infos, 2), NEAP_OK, "open", "");
+    for (size_t at = 0, n = 1; at < 24; at += n, n = 2 * n < 24 - at ? 2 * n : 24 - at) {
+        assert_int_equal(access(path, F_OK), -1);
+        expect(neap_tensors_writer_append(w, data + at, n), NEAP_OK, "append", "");
+    }
+    expect(neap_tensors_writer_append(w, data, 1), NEAP_INVALID_ARGUMENT, "too much", "0 are left");
+    expect(neap_tensors_writer_finish(w), NEAP_OK, "finish", "");
+    char *x = NULL, *y = NULL;
+    size_t n_x = 0, n_y = 0;
+    expect(neap_file_read(&x, &n_x, path, 1 << 20), NEAP_OK, "read", "");
+    expect(neap_file_read(&y, &n_y, whole, 1 << 20), NEAP_OK, "read", "");
+    assert_int_equal(n_x, n_y);
+    assert_memory_equal(x, y, n_x);
+    neap_mem_free(x);
+    neap_mem_free(y);
+
+    expect(neap_tensors_writer_open(&w, in_work("short"), infos, 2), NEAP_OK, "open", "");
+    expect(neap_tensors_writer_append(w, data, 23), NEAP_OK, "append", "");
+    expect(neap_tensors_writer_finish(w), NEAP_INVALID_ARGUMENT, "too little", "1 bytes");
+    expect(neap_tensors_writer_open(&w, in_work("short"), infos, 2), NEAP_OK, "open", "");
+    neap_tensors_writer_discard(w);
+    neap_tensors_writer_discard(NULL);
+    expect(neap_tensors_writer_open(&w, in_work("absent/out"), infos, 2), NEAP_NOT_FOUND, "no directory",
+           "cannot open its directory");
+    expect(neap_tensors_writer_open(&w, "/dev/null", infos, 2), NEAP_INVALID_ARGUMENT, "device", "not a regular file");
+    infos[1].name = "a";
+    expect(neap_tensors_writer_open(&w, in_work("short"), infos, 2), NEAP_INVALID_ARGUMENT, "twice", "two tensors");
+    assert_null(w);
+    DIR *dir = opendir(work);
+    assert_non_null(dir);
+    int n = 0;
+    while (readdir(dir)) n++;
+    closedir(dir);
+    assert_int_equal(n, 4); /* pieces, whole, . and .. */
+    remove_work();
+}
+
 /* A disk that fills up: the old file stays, nothing else is left. */
 static void keeps_the_old_file(void **state) {
     (void)state;
@@ -900,6 +949,7 @@ int main(void) {
         cmocka_unit_test(writes_and_reads_back),
         cmocka_unit_test(copies_a_golden_file),
         cmocka_unit_test(refuses_to_write_nonsense),
+        cmocka_unit_test(writes_in_pieces),
         cmocka_unit_test(keeps_the_old_file),
         cmocka_unit_test(survives_failing_allocations),
         cmocka_unit_test(opens_half_a_million_tensors),
