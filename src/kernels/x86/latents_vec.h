@@ -1,0 +1,115 @@
+/* Decodes cached latent rows (tensor/pages.h) to F32 for vectors, to the bits of neap_latent_get.
+ *
+ *   BF16   the bits shifted up by 16
+ *   FP8    the sign and the other 7 bits of a code, shifted to the places of a half float, are the value / 256
+ *          (subnormal codes become subnormal halves, which convert exactly), so value * scale = half * (256 scale)
+ *          with one rounding: scales are below 2^120, and 256 times a float is exact, a subnormal one too. The NaN code
+ *          would become 480, but it occurs only in tiles whose scale is NaN (neap_latent_put).
+ * Nothing outside the row is read. */
+#ifndef NEAP_KERNELS_X86_LATENTS_VEC_H
+#define NEAP_KERNELS_X86_LATENTS_VEC_H
+
+#include <string.h>
+
+#include "kernels/kernels.h"
+#include "kernels/x86/vec.h"
+
+#if defined(V_WIDTH)
+V_INLINE void latents_bf16(float *out, const uint16_t *in, int64_t n) {
+    int64_t i = 0;
+#if V_WIDTH == 16
+    for (; i + 16 <= n; i += 16) {
+        __m512i v = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(in + i)));
+        v_store(out + i, v_from_bits(_mm512_slli_epi32(v, 16)));
+    }
+    if (i < n) {
+        __m512i v = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v_first(n - i), in + i));
+        v_store_n(out + i, v_from_bits(_mm512_slli_epi32(v, 16)), n - i);
+    }
+#else
+    for (; i + 8 <= n; i += 8) {
+        __m256i v = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(in + i)));
+        v_store(out + i, v_from_bits(_mm256_slli_epi32(v, 16)));
+    }
+    for (; i < n; i++) {
+        uint32_t bits = (uint32_t)in[i] << 16;
+        memcpy(out + i, &bits, sizeof bits);
+    }
+#endif
+}
+
+/* Codes of one tile. */
+V_INLINE void latents_fp8_tile(float *out, const uint8_t *in, int64_t n, float scale) {
+    const vec s = v_set1(scale * 256.0f);
+    int64_t i = 0;
+#if V_WIDTH == 16
+    const __m512i keep = _mm512_set1_epi16((short)0xbfff); /* the sign was copied into bit 14 as well */
+    for (; i < n; i += 32) {
+        __m256i codes = n - i >= 32 ? _mm256_loadu_si256((const __m256i *)(const void *)(in + i))
+                                    : _mm256_maskz_loadu_epi8((__mmask32)((UINT64_C(1) << (n - i)) - 1), in + i);
+        __m512i half = _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(codes), 7), keep);
+        vec low = v_mul(_mm512_cvtph_ps(_mm512_castsi512_si256(half)), s);
+        vec high = v_mul(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1)), s);
+        if (n - i >= 32) {
+            v_store(out + i, low);
+            v_store(out + i + 16, high);
+        } else {
+            v_store_n(out + i, low, n - i);
+            if (n - i > 16) v_store_n(out + i + 16, high, n - i - 16);
+        }
+    }
+#else
+    const __m256i keep = _mm256_set1_epi16((short)0xbfff);
+    for (; i < n; i += 16) {
+        __m128i codes;
+        if (n - i >= 16) {
+            codes = _mm_loadu_si128((const __m128i *)(const void *)(in + i));
+        } else {
+            uint8_t last[16] = {0};
+            memcpy(last, in + i, (size_t)(n - i));
+            codes = _mm_loadu_si128((const __m128i *)(const void *)last);
+        }
+        __m256i half = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7), keep);
+        vec low = v_mul(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), s);
+        vec high = v_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), s);
+        v_store_n(out + i, low, n - i);
+        v_store_n(out + i + 8, high, n - i - 8);
+    }
+#endif
+}
+
+V_INLINE void latents_fp8(float *out, const uint8_t *codes, const float *scales, int64_t n) {
+    for (int64_t i = 0; i < n; i += NEAP_FP8_TILE)
+        latents_fp8_tile(out + i, codes + i, n - i < NEAP_FP8_TILE ? n - i : NEAP_FP8_TILE, *scales++);
+}
+
+/* Where the values of a row begin, and their bytes. */
+V_INLINE int64_t latents_row_bytes(const neap_latent_format *f) {
+    int64_t bytes = f->kind == NEAP_ROWS_F32 ? 4 : f->kind == NEAP_ROWS_BF16 ? 2 : 1;
+    return bytes * ((int64_t)f->r + f->dr);
+}
+V_INLINE const uint8_t *latents_row(const neap_latent_format *f, const neap_pages *pages, int64_t position) {
+    return neap_pages_at(pages, position) + position % NEAP_PAGE_ROWS * latents_row_bytes(f);
+}
+V_INLINE const float *latents_scales(const neap_latent_format *f, const neap_pages *pages, int64_t position) {
+    const uint8_t *page = neap_pages_at(pages, position) + NEAP_PAGE_ROWS * latents_row_bytes(f);
+    return (const float *)(const void *)page + position % NEAP_PAGE_ROWS * neap_latent_tiles(f);
+}
+
+/* The row as floats: itself, or decoded to `room`. */
+V_INLINE const float *latents_decode(const neap_latent_format *f, const neap_pages *pages, int64_t position,
+                                     float *room) {
+    const uint8_t *row = latents_row(f, pages, position);
+    if (f->kind == NEAP_ROWS_F32) return (const float *)(const void *)row;
+    if (f->kind == NEAP_ROWS_BF16) {
+        latents_bf16(room, (const uint16_t *)(const void *)row, (int64_t)f->r + f->dr);
+    } else {
+        const float *scales = latents_scales(f, pages, position);
+        latents_fp8(room, row, scales, f->r);
+        latents_fp8(room + f->r, row + f->r, scales + (f->r + NEAP_FP8_TILE - 1) / NEAP_FP8_TILE, f->dr);
+    }
+    return room;
+}
+#endif
+
+#endif
