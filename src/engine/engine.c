@@ -31,17 +31,23 @@ static neap_status resolve_options(neap_engine_options *o, const neap_model *m, 
         const bool is_small = m->context_max > 0 && m->context_max < DEFAULT_CONTEXT_MAX;
         o->context_max = is_small ? m->context_max : DEFAULT_CONTEXT_MAX;
     }
+    if (o->cache_type == NEAP_CACHE_DEFAULT) o->cache_type = NEAP_CACHE_BF16;
+    if (o->index_type == NEAP_INDEX_DEFAULT) o->index_type = NEAP_INDEX_BF16;
     if (o->cache_tokens_max == 0) o->cache_tokens_max = (uint64_t)o->seqs_max * (uint64_t)o->context_max;
     return NEAP_OK;
 }
 
 static neap_forward_options forward_options(const neap_engine_options *o) {
+    static const neap_row_kind latents[] = {NEAP_ROWS_BF16, NEAP_ROWS_F32, NEAP_ROWS_BF16, NEAP_ROWS_FP8};
+    static const neap_row_kind indexes[] = {NEAP_ROWS_BF16, NEAP_ROWS_F32, NEAP_ROWS_BF16, NEAP_ROWS_MXFP8};
     return (neap_forward_options){.n_threads = o->n_threads,
                                   .seqs_max = o->seqs_max,
                                   .context_max = o->context_max,
                                   .batch_tokens_max = o->batch_tokens_max,
                                   .cache_tokens_max = (int64_t)o->cache_tokens_max,
-                                  .enable_taps = o->enable_taps != 0};
+                                  .enable_taps = o->enable_taps != 0,
+                                  .latent_kind = latents[o->cache_type],
+                                  .index_kind = indexes[o->index_type]};
 }
 
 /* Longest ordinary token and, into unsampled unless NULL, the ids that must never be sampled. */
@@ -95,6 +101,7 @@ static neap_status measure(const neap_model *m, const neap_engine_options *o, ne
     NEAP_TRY(neap_forward_memory(m, &fo, &memory->state, &memory->cache, &memory->work));
     const uint64_t parts[] = {memory->work, memory->state, memory->cache};
     uint64_t total = own_bytes(m, o, token_bytes_max);
+    neap_forward_row_bytes(m, &fo, &memory->latent_bytes_per_token, &memory->index_bytes_per_token);
     memory->work += total;
     for (int i = 0; i < 3; i++) {
         NEAP_CHECK(!__builtin_add_overflow(total, parts[i], &total), NEAP_LIMIT,

@@ -83,10 +83,11 @@ static void emit_step(neap_builder *b, layout *l, int32_t logits_max) {
     neap_tap_logits_emit(b, l->logits, net->vocab);
 }
 
-static void fill_cache_specs(const neap_network *net, neap_cache_layer_spec *specs) {
+static void fill_cache_specs(const neap_network *net, const neap_forward_options *o, neap_cache_layer_spec *specs) {
     for (int32_t i = 0; i < net->n_layers; i++) {
         const neap_layer *l = &net->layers[i];
-        specs[i] = l->mixer == NEAP_MIXER_KDA ? neap_kda_cache(&l->spec.kda) : neap_mla_cache(&l->spec.mla);
+        specs[i] = l->mixer == NEAP_MIXER_KDA ? neap_kda_cache(&l->spec.kda)
+                                              : neap_mla_cache(&l->spec.mla, o->latent_kind, o->index_kind);
     }
 }
 
@@ -119,15 +120,17 @@ static neap_builder builder_of(const neap_model *m, const neap_forward_options *
                           .seqs_max = o->seqs_max,
                           .n_workers = o->n_threads,
                           .context_max = pages_for(o->context_max) * NEAP_PAGE_ROWS,
+                          .latent_kind = o->latent_kind,
+                          .index_kind = o->index_kind,
                           .has_taps = o->enable_taps,
+                          .keeps_all = o->keeps_all,
                           .layer = -1};
 }
 
 /* Small slots beside the work region. */
 static uint64_t slot_bytes(const neap_forward_options *o) {
-    uint64_t rows = (uint64_t)o->batch_tokens_max, seqs = (uint64_t)o->seqs_max;
-    uint64_t tables = seqs * (uint64_t)pages_for(o->context_max) + 3 * (uint64_t)pages_of(o);
-    return rows * 24 + seqs * sizeof(neap_batch_segment) + tables * sizeof(int32_t);
+    return (uint64_t)o->batch_tokens_max * (24 + sizeof(neap_batch_tile)) +
+           (uint64_t)o->seqs_max * sizeof(neap_batch_segment);
 }
 
 neap_status neap_forward_memory(const neap_model *m, const neap_forward_options *o, uint64_t *state, uint64_t *cache,
@@ -135,15 +138,30 @@ neap_status neap_forward_memory(const neap_model *m, const neap_forward_options 
     NEAP_TRY(check_options(o));
     void *p;
     NEAP_TRY(neap_mem_alloc((size_t)m->net.n_layers * sizeof(neap_cache_layer_spec), &p));
-    fill_cache_specs(&m->net, p);
-    bool ok = neap_caches_bytes(p, m->net.n_layers, o->seqs_max, (int32_t)pages_of(o), state, cache);
+    fill_cache_specs(&m->net, o, p);
+    neap_caches_size size;
+    bool ok = neap_caches_bytes(p, m->net.n_layers, o->seqs_max, (int32_t)pages_of(o),
+                                (int32_t)pages_for(o->context_max), &size);
     neap_mem_free(p);
     NEAP_CHECK(ok, NEAP_NO_MEMORY, "cache: size overflow");
     neap_builder b = builder_of(m, o);
     layout l;
     emit_step(&b, &l, logits_max_of(o));
-    *work = b.work_peak + b.args_bytes + (uint64_t)b.n_ops * sizeof(neap_op) + slot_bytes(o);
+    *state = size.state;
+    *cache = size.pages;
+    *work = b.work_peak + b.args_bytes + (uint64_t)b.n_ops * sizeof(neap_op) + slot_bytes(o) + size.books;
     return NEAP_OK;
+}
+
+void neap_forward_row_bytes(const neap_model *m, const neap_forward_options *o, uint64_t *latent, uint64_t *index) {
+    *latent = *index = 0;
+    for (int32_t i = 0; i < m->net.n_layers; i++) {
+        const neap_layer *l = &m->net.layers[i];
+        if (l->mixer != NEAP_MIXER_MLA) continue;
+        neap_cache_layer_spec c = neap_mla_cache(&l->spec.mla, o->latent_kind, o->index_kind);
+        *latent += (uint64_t)neap_latent_page_bytes(&c.latent) / NEAP_PAGE_ROWS;
+        if (c.index.d) *index += (uint64_t)neap_index_page_bytes(&c.index) / NEAP_PAGE_ROWS;
+    }
 }
 
 /* ---- create and destroy ---- */
@@ -162,6 +180,7 @@ static neap_status create_slots(neap_forward *f) {
     NEAP_TRY(array(f, f->rows_max, sizeof *b->row_position, &b->row_position));
     NEAP_TRY(array(f, f->logits_max, sizeof *b->logit_rows, &b->logit_rows));
     NEAP_TRY(array(f, f->seqs_max, sizeof *b->segments, &b->segments));
+    NEAP_TRY(array(f, f->rows_max, sizeof *b->tiles, &b->tiles));
     NEAP_TRY(array(f, f->rows_max, sizeof *f->row_logits, &f->row_logits));
     return NEAP_OK;
 }
@@ -206,7 +225,7 @@ neap_status neap_forward_create(neap_forward **out, const neap_model *m, const n
     neap_kernels_init(&f->kernels, m->cpu_flags);
     NEAP_TRY_GOTO(create_slots(f));
     NEAP_TRY_GOTO(array(f, m->net.n_layers, sizeof *f->cache_specs, &f->cache_specs));
-    fill_cache_specs(&m->net, f->cache_specs);
+    fill_cache_specs(&m->net, o, f->cache_specs);
     NEAP_TRY_GOTO(neap_caches_create(&f->caches, arena, f->cache_specs, m->net.n_layers, o->seqs_max,
                                      (int32_t)pages_of(o), (int32_t)pages_for(o->context_max)));
     NEAP_TRY_GOTO(create_plan(f));
@@ -240,6 +259,19 @@ int64_t neap_forward_cache_total(const neap_forward *f) { return (int64_t)f->cac
 
 /* ---- a step ---- */
 
+static void fill_tiles(neap_batch *b, int32_t segment) {
+    const neap_batch_segment *s = &b->segments[segment];
+    for (int32_t i = 0; i < s->n_rows; i++) {
+        int64_t split = neap_attend_split(s->position + i + 1);
+        neap_batch_tile *t = &b->tiles[b->n_tiles - 1]; /* of this segment when i > 0 */
+        if (i == 0 || t->n_rows == NEAP_TILE_ROWS || split != neap_attend_split(s->position + i)) {
+            t = &b->tiles[b->n_tiles++];
+            *t = (neap_batch_tile){.segment = segment, .row_begin = s->row_begin + i};
+        }
+        t->n_rows++;
+    }
+}
+
 static void fill_segment(neap_forward *f, const neap_segment *s) {
     neap_batch *b = &f->batch;
     int32_t i = b->n_segments++;
@@ -266,13 +298,18 @@ static void fill_segment(neap_forward *f, const neap_segment *s) {
         }
     }
     b->n_rows += s->n_rows;
+    fill_tiles(b, i);
 }
 
 neap_status neap_forward_run(neap_forward *f, const neap_segment *segments, int32_t n_segments) {
     NEAP_CHECK(n_segments >= 1 && n_segments <= f->seqs_max, NEAP_INTERNAL, "step: %d segments, at most %d", n_segments,
                f->seqs_max);
-    f->batch.n_rows = f->batch.n_segments = f->batch.n_logits = 0;
-    for (int32_t i = 0; i < n_segments; i++) fill_segment(f, &segments[i]);
+    f->batch.n_rows = f->batch.n_segments = f->batch.n_logits = f->batch.n_tiles = 0;
+    for (int32_t i = 0; i < n_segments; i++) {
+        const neap_segment *s = &segments[i];
+        NEAP_TRY(neap_caches_check_span(&f->caches, s->slot, s->position, s->n_rows));
+        fill_segment(f, s);
+    }
     neap_plan_run(f->plan, f->team);
     return NEAP_OK;
 }

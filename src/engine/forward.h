@@ -14,6 +14,8 @@ typedef struct neap_forward_options {
     int32_t n_threads, seqs_max, context_max, batch_tokens_max;
     int64_t cache_tokens_max; /* rounded up to pages of 64 per sequence */
     bool enable_taps;
+    bool keeps_all; /* tests: no buffer of the step shares memory with another */
+    neap_row_kind latent_kind, index_kind; /* of the caches */
 } neap_forward_options;
 
 typedef struct neap_segment {
@@ -30,6 +32,8 @@ typedef struct neap_segment {
 /* Bytes that create would claim (work buffers, state, cache), without claiming them. */
 NEAP_MUST_CHECK neap_status neap_forward_memory(const neap_model *m, const neap_forward_options *o, uint64_t *state,
                                                 uint64_t *cache, uint64_t *work);
+/* Cache bytes of one token over all layers. */
+void neap_forward_row_bytes(const neap_model *m, const neap_forward_options *o, uint64_t *latent, uint64_t *index);
 NEAP_MUST_CHECK neap_status neap_forward_create(neap_forward **out, const neap_model *m, const neap_forward_options *o);
 void neap_forward_destroy(neap_forward *f);
 

@@ -31,11 +31,9 @@ static void show_kda(const neap_forward *f, int32_t layer, int32_t slot, float *
              f->caches.layers[layer].window + slot * size->window_floats, tap, user);
 }
 
-static void gather(const neap_forward *f, int32_t slot, int64_t n, const float *rows, int64_t width, int64_t from,
-                   int64_t count, float *buffer) {
-    for (int64_t t = 0; t < n; t++)
-        memcpy(buffer + t * count, rows + neap_caches_row(&f->caches, slot, t) * width + from,
-               (size_t)count * sizeof(float));
+/* Values [from, from + count) of n rows of `width` values. */
+static void cut(const float *rows, int64_t n, int64_t width, int64_t from, int64_t count, float *out) {
+    for (int64_t t = 0; t < n; t++) memcpy(out + t * count, rows + t * width + from, (size_t)count * sizeof(float));
 }
 
 /* Rotated pairs lie side by side in the cache where RoPE is interleaved; golden files hold the first members of
@@ -54,32 +52,36 @@ static void split_pairs(float *rows, int64_t n, int64_t width, int64_t d_rope, f
 static void show_mla(const neap_forward *f, int32_t layer, int32_t slot, int64_t n, float *buffer, neap_tap_fn tap,
                      void *user) {
     const neap_mla_spec *s = &f->model->net.layers[layer].spec.mla;
-    const neap_cache_layer *c = &f->caches.layers[layer];
-    int64_t width = s->kv_lora + s->d_rope, di = f->cache_specs[layer].index_floats;
-    float *spare = buffer + n * (width + di); /* one row more than all of them */
-    gather(f, slot, n, c->rows, width, 0, s->kv_lora, buffer);
+    int64_t width = s->kv_lora + s->d_rope, di = f->cache_specs[layer].index.d;
+    float *rows = buffer + n * width, *spare = rows + n * (width > di ? width : di);
+    for (int64_t t = 0; t < n; t++) neap_caches_get_latent(&f->caches, layer, slot, t, rows + t * width);
+    cut(rows, n, width, 0, s->kv_lora, buffer);
     show("latent", layer, 2, (int64_t[4]){n, s->kv_lora}, buffer, tap, user);
     if (s->d_rope) {
-        gather(f, slot, n, c->rows, width, s->kv_lora, s->d_rope, buffer);
+        cut(rows, n, width, s->kv_lora, s->d_rope, buffer);
         if (s->rope == NEAP_ROPE_INTERLEAVED) split_pairs(buffer, n, s->d_rope, s->d_rope, spare);
         show("krope", layer, 2, (int64_t[4]){n, s->d_rope}, buffer, tap, user);
     }
     if (di) {
-        gather(f, slot, n, c->index_rows, di, 0, di, buffer);
-        if (s->index.rope == NEAP_ROPE_INTERLEAVED) split_pairs(buffer, n, di, s->d_rope, spare);
-        show("ikey", layer, 2, (int64_t[4]){n, di}, buffer, tap, user);
+        for (int64_t t = 0; t < n; t++) neap_caches_get_index(&f->caches, layer, slot, t, rows + t * di);
+        if (s->index.rope == NEAP_ROPE_INTERLEAVED) split_pairs(rows, n, di, s->d_rope, spare);
+        show("ikey", layer, 2, (int64_t[4]){n, di}, rows, tap, user);
     }
+}
+
+static int64_t floats_needed(const neap_forward *f, int32_t layer, int64_t n) {
+    const neap_layer *l = &f->model->net.layers[layer];
+    if (l->mixer == NEAP_MIXER_KDA) return (int64_t)l->spec.kda.n_heads * l->spec.kda.head_dim * l->spec.kda.head_dim;
+    const neap_cache_layer_spec *c = &f->cache_specs[layer];
+    int64_t width = (int64_t)c->latent.r + c->latent.dr;
+    return (2 * n + 1) * (width > c->index.d ? width : c->index.d);
 }
 
 neap_status neap_forward_caches(neap_forward *f, int32_t slot, int64_t n_tokens, neap_tap_fn tap, void *user) {
     const neap_network *net = &f->model->net;
     int64_t most = 1;
     for (int32_t i = 0; i < net->n_layers; i++) {
-        const neap_layer *l = &net->layers[i];
-        const neap_kda_spec *k = &l->spec.kda;
-        int64_t need = l->mixer == NEAP_MIXER_KDA
-                           ? (int64_t)k->n_heads * k->head_dim * k->head_dim
-                           : (n_tokens + 1) * (f->cache_specs[i].row_floats + f->cache_specs[i].index_floats);
+        int64_t need = floats_needed(f, i, n_tokens);
         if (need > most) most = need;
     }
     void *p;

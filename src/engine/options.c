@@ -44,6 +44,8 @@ static const neap_field engine_fields[] = {
     FIELD(neap_engine_options, cache_tokens_max, FIELD_U64, 0, 0x1p48, 0),
     FIELD(neap_engine_options, memory_max, FIELD_U64, 0, U64_MAX, 0),
     FIELD(neap_engine_options, enable_taps, FIELD_I32, 0, 1, 0),
+    FIELD(neap_engine_options, cache_type, FIELD_I32, 0, NEAP_CACHE_FP8, NEAP_CACHE_DEFAULT),
+    FIELD(neap_engine_options, index_type, FIELD_I32, 0, NEAP_INDEX_MXFP8, NEAP_INDEX_DEFAULT),
 };
 
 static const neap_field request_fields[] = {

@@ -18,13 +18,22 @@ typedef struct neap_batch_segment {
     void *tap_user;
 } neap_batch_segment;
 
+/* Up to NEAP_TILE_ROWS neighbouring rows of one sequence that kernels take together: what they read from the caches
+ * is decoded once for all of them. All rows of a tile have the same attention split (neap_attend_split). */
+enum { NEAP_TILE_ROWS = 8 };
+_Static_assert((int)NEAP_TILE_ROWS <= (int)NEAP_ATTEND_ROWS && (int)NEAP_TILE_ROWS <= (int)NEAP_INDEX_ROWS, "tiles");
+typedef struct neap_batch_tile {
+    int32_t segment, row_begin, n_rows;
+} neap_batch_tile;
+
 typedef struct neap_batch {
-    int32_t n_rows, n_segments, n_logits;
+    int32_t n_rows, n_segments, n_logits, n_tiles;
     int32_t *tokens;              /* [rows_max] */
     int32_t *row_segment;         /* [rows_max] */
     int64_t *row_position;        /* [rows_max] */
     int32_t *logit_rows;          /* [logits_max] row of each logits row, ascending */
     neap_batch_segment *segments; /* [seqs_max] */
+    neap_batch_tile *tiles;       /* [rows_max] */
 } neap_batch;
 
 typedef struct neap_builder {
@@ -36,7 +45,9 @@ typedef struct neap_builder {
     neap_caches *caches; /* NULL: dry run */
     int32_t rows_max, seqs_max, n_workers;
     int64_t context_max; /* positions of the longest sequence */
+    neap_row_kind latent_kind, index_kind;
     bool has_taps;
+    bool keeps_all; /* tests: nothing in the work region is used twice */
     int32_t layer; /* being emitted; names taps, selects the cache layer */
     char *work;    /* region; NULL: dry run */
     uint64_t work_used, work_peak;
@@ -50,7 +61,9 @@ float *neap_builder_floats(neap_builder *b, int64_t n);
 int32_t *neap_builder_ints(neap_builder *b, int64_t n);
 /* Everything taken after the mark is given back. */
 static inline uint64_t neap_builder_mark(const neap_builder *b) { return b->work_used; }
-static inline void neap_builder_release(neap_builder *b, uint64_t mark) { b->work_used = mark; }
+static inline void neap_builder_release(neap_builder *b, uint64_t mark) {
+    if (!b->keeps_all) b->work_used = mark;
+}
 /* Adds an op with a copy of args. */
 void neap_builder_op(neap_builder *b, const char *name, bool is_beside, int64_t (*count)(const void *),
                      void (*run)(const void *, int64_t, int64_t, int32_t), const void *args, size_t args_bytes);
@@ -89,7 +102,7 @@ void neap_moe_emit(neap_builder *b, const neap_moe_spec *s, const neap_moe_weigh
 
 /* What one layer keeps between steps. */
 neap_cache_layer_spec neap_kda_cache(const neap_kda_spec *s);
-neap_cache_layer_spec neap_mla_cache(const neap_mla_spec *s);
+neap_cache_layer_spec neap_mla_cache(const neap_mla_spec *s, neap_row_kind latent, neap_row_kind index);
 
 /* ---- the residual stream (plain or AttnRes) ---- */
 typedef struct neap_stream {

@@ -214,10 +214,10 @@ static void count_layer(const neap_layer *l, neap_model_info *info) {
     } else {
         const neap_mla_spec *s = &l->spec.mla;
         info->n_mla_layers++;
-        info->cache_bytes_per_token += ((uint64_t)s->kv_lora + (uint64_t)s->d_rope) * sizeof(float);
+        info->cache_bytes_per_token += ((uint64_t)s->kv_lora + (uint64_t)s->d_rope) * sizeof(uint16_t);
         if (s->has_index && !s->index.is_shared) {
             info->n_index_layers++;
-            info->cache_bytes_per_token += (uint64_t)s->index.head_dim * sizeof(float);
+            info->cache_bytes_per_token += (uint64_t)s->index.head_dim * sizeof(uint16_t);
         }
         if (s->has_index) info->index_topk = s->index.topk;
     }

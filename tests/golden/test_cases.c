@@ -14,9 +14,9 @@ static void fill(float *x, int64_t n, uint32_t seed) {
     }
 }
 
-static void check_pattern(const float *x, int64_t n) {
-    const unsigned char *bytes = (const unsigned char *)x;
-    for (int64_t i = 0; i < 4 * n; i++) assert_int_equal(bytes[i], 0x5a);
+static void check_pattern(const void *x, int64_t n_bytes) {
+    const unsigned char *bytes = x;
+    for (int64_t i = 0; i < n_bytes; i++) assert_int_equal(bytes[i], 0x5a);
 }
 
 /* A7: slots left and right of the one in use, and pages of others, hold a pattern before and after. */
@@ -39,9 +39,9 @@ static void other_slots_stay_untouched(void **state) {
             neap_cache_layer *c = &f->caches.layers[i];
             if (c->state) memset(c->state, 0x5a, 3 * (size_t)s->state_floats * sizeof(float));
             if (c->window) memset(c->window, 0x5a, 3 * (size_t)s->window_floats * sizeof(float));
-            const size_t n_rows = (size_t)f->caches.n_pages * NEAP_PAGE_ROWS;
-            if (c->rows) memset(c->rows, 0x5a, n_rows * (size_t)s->row_floats * 4);
-            if (c->index_rows) memset(c->index_rows, 0x5a, n_rows * (size_t)s->index_floats * 4);
+            const size_t n_pages = (size_t)f->caches.n_pages;
+            if (c->latents) memset(c->latents, 0x5a, n_pages * (size_t)c->latent_page_bytes);
+            if (c->index_keys) memset(c->index_keys, 0x5a, n_pages * (size_t)c->index_page_bytes);
         }
         for (int t = 0; t < STEPS; t++) {
             int32_t token = (t * 7) % model->net.vocab;
@@ -53,13 +53,13 @@ static void other_slots_stay_untouched(void **state) {
             const neap_cache_layer *c = &f->caches.layers[i];
             for (int32_t k = 0; k < 3; k++) {
                 if (k == used) continue;
-                if (c->state) check_pattern(c->state + k * s->state_floats, s->state_floats);
-                if (c->window) check_pattern(c->window + k * s->window_floats, s->window_floats);
+                if (c->state) check_pattern(c->state + k * s->state_floats, s->state_floats * 4);
+                if (c->window) check_pattern(c->window + k * s->window_floats, s->window_floats * 4);
             }
-            for (int64_t j = 0; j < (int64_t)f->caches.n_pages * NEAP_PAGE_ROWS; j++) {
-                if (f->caches.owner[j / NEAP_PAGE_ROWS] == used) continue;
-                if (c->rows) check_pattern(c->rows + j * s->row_floats, s->row_floats);
-                if (c->index_rows) check_pattern(c->index_rows + j * s->index_floats, s->index_floats);
+            for (int64_t j = 0; j < f->caches.n_pages; j++) {
+                if (f->caches.owner[j] == used) continue;
+                if (c->latents) check_pattern(c->latents + j * c->latent_page_bytes, c->latent_page_bytes);
+                if (c->index_keys) check_pattern(c->index_keys + j * c->index_page_bytes, c->index_page_bytes);
             }
         }
         neap_forward_destroy(f);

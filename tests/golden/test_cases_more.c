@@ -404,6 +404,8 @@ static void a_huge_context_is_refused_at_once(void **state) {
     neap_model *model = open_golden("kimi-k3-mini-mxfp4");
     neap_engine_options o;
     neap_engine_options_init(&o);
+    o.cache_type = NEAP_CACHE_F32;
+    o.index_type = NEAP_INDEX_F32;
     o.n_threads = 1;
     o.context_max = 10485760;
     o.seqs_max = 1024; /* some 30 GB each */

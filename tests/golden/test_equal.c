@@ -1,6 +1,7 @@
 /* The equalities that everything above the forward relies on, on real layers and bit by bit: token by token =
  * one shot = any chunking = batched with others = any number of threads = any instruction set = whatever the
- * memory held before. All logits, all inner rows and the caches are compared, on every golden model.
+ * memory held before. All logits, all inner rows and the caches are compared, on every golden model, with caches
+ * in every format (the formats go round over models and tests; NEAP_LONG runs all with all).
  *
  * NEAP_LONG=1 in the environment runs more of everything. */
 #include "trace.h"
@@ -18,14 +19,27 @@ typedef struct track {
     trace *out;
 } track;
 
+static const struct {
+    neap_row_kind latent, index;
+} formats[] = {{NEAP_ROWS_F32, NEAP_ROWS_F32},
+               {NEAP_ROWS_BF16, NEAP_ROWS_BF16},
+               {NEAP_ROWS_FP8, NEAP_ROWS_MXFP8},
+               {NEAP_ROWS_BF16, NEAP_ROWS_MXFP8},
+               {NEAP_ROWS_FP8, NEAP_ROWS_BF16}};
+enum { FORMATS = sizeof formats / sizeof formats[0] };
+static int format; /* of the caches that open_forward makes */
+static int32_t context_max = 512;
+
 static neap_forward *open_forward(const neap_model *m, int32_t seqs_max, int32_t rows, int32_t n_threads) {
     neap_forward *f = NULL;
     const neap_forward_options o = {.n_threads = n_threads,
                                     .seqs_max = seqs_max,
-                                    .context_max = 512,
+                                    .context_max = context_max,
                                     .batch_tokens_max = rows,
-                                    .cache_tokens_max = (int64_t)seqs_max * 512,
-                                    .enable_taps = true};
+                                    .cache_tokens_max = (int64_t)seqs_max * context_max,
+                                    .enable_taps = true,
+                                    .latent_kind = formats[format].latent,
+                                    .index_kind = formats[format].index};
     if (neap_forward_create(&f, m, &o) != NEAP_OK) fail_msg("%s: %s", m->dir, neap_last_error());
     return f;
 }
@@ -95,24 +109,32 @@ static void together(neap_forward *f, track *tracks, int32_t n_tracks, int32_t r
     }
 }
 
+static void fill(void *block, int64_t bytes, int byte, float value) {
+    if (bytes == 0) return;
+    if (byte >= 0) {
+        memset(block, byte, (size_t)bytes);
+    } else {
+        for (int64_t x = 0; x < bytes / 4; x++) memcpy((char *)block + 4 * x, &value, 4);
+    }
+}
+
 /* Fills every byte that a closed slot could leave behind. */
 static void poison(neap_forward *f, int byte, float value) {
     for (int32_t i = 0; i < f->caches.n_layers; i++) {
         const neap_cache_layer_spec *s = &f->cache_specs[i];
         const neap_cache_layer *l = &f->caches.layers[i];
-        float *const blocks[4] = {l->state, l->window, l->rows, l->index_rows};
-        const int64_t pages = (int64_t)f->caches.n_pages * NEAP_PAGE_ROWS;
-        const int64_t counts[4] = {f->caches.n_slots * s->state_floats, f->caches.n_slots * s->window_floats,
-                                   pages * s->row_floats, pages * s->index_floats};
-        for (int k = 0; k < 4; k++) {
-            if (counts[k] == 0) continue;
-            if (byte >= 0) {
-                memset(blocks[k], byte, (size_t)counts[k] * sizeof(float));
-            } else {
-                for (int64_t x = 0; x < counts[k]; x++) blocks[k][x] = value;
-            }
-        }
+        fill(l->state, f->caches.n_slots * s->state_floats * 4, byte, value);
+        fill(l->window, f->caches.n_slots * s->window_floats * 4, byte, value);
+        fill(l->latents, f->caches.n_pages * l->latent_page_bytes, byte, value);
+        fill(l->index_keys, f->caches.n_pages * l->index_page_bytes, byte, value);
     }
+}
+
+/* For each model and the formats that are its turn. */
+static int turns(void) { return is_long ? n_paths * FORMATS : n_paths; }
+static const char *turn(int i, int test) {
+    format = is_long ? i % FORMATS : (i + test) % FORMATS;
+    return paths[is_long ? i / FORMATS : i];
 }
 
 /* ---- tests ---- */
@@ -162,8 +184,8 @@ static void check(bench *b, const char *what) { trace_compare(&b->wanted, &b->se
 static void test_chunks(void **state) {
     (void)state;
     static bench b;
-    for (int i = 0; i < n_paths; i++) {
-        open_bench(&b, paths[i], 2);
+    for (int i = 0; i < turns(); i++) {
+        open_bench(&b, turn(i, 0), 2);
         alone(b.f, b.tokens, b.n, 1, 1, &b.seen);
         check(&b, "token by token");
         static const int32_t chunks[] = {2, 3, 5, 7, 8, 16, 17, 32, 64};
@@ -190,13 +212,13 @@ static void test_batches(void **state) {
     (void)state;
     static const int32_t lengths[TRACKS_MAX] = {10, 0, 77, 1, 33, 0};
     static bench b;
-    for (int i = 0; i < n_paths; i++) {
+    for (int i = 0; i < turns(); i++) {
         uint32_t seed = 5 + (uint32_t)i;
         int32_t tokens[TRACKS_MAX][T_MAX];
         trace solo[TRACKS_MAX];
         trace seen[TRACKS_MAX];
         track tracks[TRACKS_MAX];
-        open_bench(&b, paths[i], TRACKS_MAX);
+        open_bench(&b, turn(i, 1), TRACKS_MAX);
         for (int k = 0; k < TRACKS_MAX; k++) {
             const int32_t n = lengths[k] ? lengths[k] : b.n;
             random_tokens(tokens[k], n, b.model->net.vocab, k == 5 ? 11 : 100 + (uint32_t)k); /* 5: the bench's own */
@@ -224,8 +246,8 @@ static void test_batches(void **state) {
 static void test_threads(void **state) {
     (void)state;
     static bench b;
-    for (int i = 0; i < n_paths; i++) {
-        open_bench(&b, paths[i], 1);
+    for (int i = 0; i < turns(); i++) {
+        open_bench(&b, turn(i, 2), 1);
         for (int32_t n_threads = 2; n_threads <= 4; n_threads++) {
             neap_forward *f = open_forward(b.model, 1, 128, n_threads);
             alone(f, b.tokens, b.n, b.n, 1, &b.seen);
@@ -246,9 +268,9 @@ static void test_threads(void **state) {
 static void test_instruction_sets(void **state) {
     (void)state;
     static bench b;
-    for (int i = 0; i < n_paths; i++) {
-        open_bench(&b, paths[i], 1);
-        neap_model *scalar = open_model(paths[i], "scalar");
+    for (int i = 0; i < turns(); i++) {
+        open_bench(&b, turn(i, 3), 1);
+        neap_model *scalar = open_model(b.model->dir, "scalar");
         neap_forward *f = open_forward(scalar, 1, 128, 2);
         alone(f, b.tokens, b.n, 40, 5, &b.seen);
         check(&b, "scalar kernels");
@@ -262,9 +284,9 @@ static void test_instruction_sets(void **state) {
 static void test_stale_memory(void **state) {
     (void)state;
     static bench b;
-    for (int i = 0; i < n_paths; i++) {
+    for (int i = 0; i < turns(); i++) {
         int32_t other[T_MAX];
-        open_bench(&b, paths[i], 1);
+        open_bench(&b, turn(i, 4), 1);
         random_tokens(other, T_MAX, b.model->net.vocab, 99);
         static const int32_t firsts[] = {1, 2, 3, 64, T_MAX};
         for (size_t k = 0; k < sizeof firsts / sizeof firsts[0]; k++) {
@@ -289,11 +311,11 @@ static void test_stale_memory(void **state) {
 static void test_guards(void **state) {
     (void)state;
     static bench b;
-    for (int i = 0; i < n_paths; i++) {
+    for (int i = 0; i < turns(); i++) {
         track left;
         track middle;
         track right;
-        open_bench(&b, paths[i], 3);
+        open_bench(&b, turn(i, 5), 3);
         begin(b.f, &left, b.tokens, 50, NULL);
         begin(b.f, &middle, b.tokens, b.n, &b.seen);
         begin(b.f, &right, b.tokens, 50, NULL);
@@ -308,11 +330,9 @@ static void test_guards(void **state) {
                 const unsigned char *windows = (const unsigned char *)(c->window + slots[k] * s->window_floats);
                 for (int64_t x = 0; x < s->state_floats * 4; x++) assert_int_equal(states[x], 0xA7);
                 for (int64_t x = 0; x < s->window_floats * 4; x++) assert_int_equal(windows[x], 0xA7);
-                for (int64_t p = 0; p < 50; p++) {
-                    const int64_t row = neap_caches_row(&b.f->caches, slots[k], p);
-                    const unsigned char *rows = (const unsigned char *)(c->rows + row * s->row_floats);
-                    for (int64_t x = 0; x < s->row_floats * 4; x++) assert_int_equal(rows[x], 0xA7);
-                }
+                if (c->latents == NULL) continue;
+                const uint8_t *page = neap_caches_latent_page(&b.f->caches, l, slots[k], 0);
+                for (int64_t x = 0; x < c->latent_page_bytes; x++) assert_int_equal(page[x], 0xA7);
             }
         }
         end(b.f, &middle);
@@ -321,6 +341,51 @@ static void test_guards(void **state) {
         neap_forward_close(b.f, right.slot);
         close_bench(&b);
     }
+}
+
+/* Contexts of several attention splits (1,024 positions each) and many index pages: where splits begin, where one
+ * step is dealt out by tile, by head and by split, and where the indexer scans in pieces must not show. */
+static void test_splits(void **state) {
+    (void)state;
+    enum { N = 2200 };
+    static int32_t tokens[N];
+    static trace wanted, seen;
+    int n_run = 0;
+    context_max = 2304;
+    for (int i = 0; i < n_paths; i++) {
+        const char *name = base_name(paths[i]);
+        if (!strstr(name, "dsa-tiny") && !strstr(name, "index-tiny") && !strstr(name, "linear-f32")) continue;
+        format = n_run++ % FORMATS;
+        neap_model *m = open_model(paths[i], NULL);
+        random_tokens(tokens, N, m->net.vocab, 7);
+        trace_open(&wanted, N, m->net.vocab);
+        trace_open(&seen, N, m->net.vocab);
+        neap_forward *f = open_forward(m, 1, 128, 1);
+        alone(f, tokens, N, 128, 128, &wanted);
+        neap_forward_destroy(f);
+        f = open_forward(m, 1, 100, 2);
+        alone(f, tokens, N, 77, 100, &seen);
+        trace_compare(&wanted, &seen, name, "chunks of 100 on 2 threads");
+        neap_forward_destroy(f);
+        for (int32_t n_threads = 1; n_threads <= 3; n_threads++) {
+            track t;
+            f = open_forward(m, 1, 50, n_threads);
+            begin(f, &t, tokens, N, &seen);
+            while (t.done < 1000) advance(f, &t, 50); /* then small steps over the first border ... */
+            while (t.done < 1050) advance(f, &t, 1 + t.done % 5);
+            while (t.done < 2030) advance(f, &t, 49);
+            while (t.done < 2060) advance(f, &t, 1); /* ... single ones over the second */
+            while (t.done < N) advance(f, &t, N - t.done < 10 ? N - t.done : 10);
+            end(f, &t);
+            trace_compare(&wanted, &seen, name, "small steps over split borders");
+            neap_forward_destroy(f);
+        }
+        trace_close(&wanted);
+        trace_close(&seen);
+        neap_model_close(m);
+    }
+    context_max = 512;
+    assert_true(n_run >= 2);
 }
 
 static int setup(void **state) {
@@ -335,6 +400,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chunks),           cmocka_unit_test(test_batches),      cmocka_unit_test(test_threads),
         cmocka_unit_test(test_instruction_sets), cmocka_unit_test(test_stale_memory), cmocka_unit_test(test_guards),
+        cmocka_unit_test(test_splits),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -54,6 +54,8 @@ static int compare_one(const neap_model *m, const char *path, const golden *g, i
     neap_seq *neighbour = NULL;
     neap_engine_options o;
     neap_engine_options_init(&o);
+    o.cache_type = NEAP_CACHE_F32;
+    o.index_type = NEAP_INDEX_F32;
     o.n_threads = 2;
     o.seqs_max = 2;
     o.context_max = g->n_tokens + g->n_greedy;
@@ -120,6 +122,8 @@ static void compare_fed(const neap_model *m, const char *path, const golden *g) 
     memcpy(tokens, g->tokens, (size_t)g->n_tokens * sizeof *tokens);
     memcpy(tokens + g->n_tokens, g->greedy, (size_t)g->n_greedy * sizeof *tokens);
     neap_engine_options_init(&o);
+    o.cache_type = NEAP_CACHE_F32;
+    o.index_type = NEAP_INDEX_F32;
     o.n_threads = 1;
     o.context_max = g->n_tokens + g->n_greedy;
     o.enable_taps = 1;

@@ -193,11 +193,9 @@ static void spoil(neap_engine *e, const neap_seq *s, int32_t layer) {
     const neap_cache_layer_spec *size = &e->forward->cache_specs[layer];
     const neap_cache_layer *c = &e->forward->caches.layers[layer];
     if (size->state_floats > 0) c->state[s->slot * size->state_floats] = NAN;
-    if (size->row_floats > 0) {
-        for (int32_t p = 0; p < s->n_computed; p++) {
-            const int64_t row = neap_caches_row(&e->forward->caches, s->slot, p);
-            for (int32_t x = 0; x < size->row_floats; x++) c->rows[row * size->row_floats + x] = NAN;
-        }
+    for (int32_t p = 0; c->latents && p < s->n_computed; p++) {
+        uint8_t *page = neap_caches_latent_page(&e->forward->caches, layer, s->slot, p);
+        memset(page, 0xFF, (size_t)c->latent_page_bytes); /* NaN in every format */
     }
 }
 

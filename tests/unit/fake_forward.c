@@ -68,6 +68,12 @@ neap_status neap_forward_memory(const neap_model *m, const neap_forward_options 
     return NEAP_OK;
 }
 
+void neap_forward_row_bytes(const neap_model *m, const neap_forward_options *o, uint64_t *latent, uint64_t *index) {
+    (void)m;
+    *latent = 2 * (o->latent_kind == NEAP_ROWS_F32 ? 4 : 2);
+    *index = 2 * (o->index_kind == NEAP_ROWS_F32 ? 4 : 2);
+}
+
 neap_status neap_forward_create(neap_forward **out, const neap_model *m, const neap_forward_options *o) {
     void *p = NULL;
     *out = NULL;

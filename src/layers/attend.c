@@ -1,0 +1,188 @@
+/* Attention of an MLA layer over the chosen positions: who computes which rows, heads and splits.
+ *
+ * The arithmetic is fixed by the kernels: a row's positions are cut into splits that depend on the row's own
+ * position (neap_attend_split), each split is summed page by page, the splits are put together in order. So how
+ * the work is dealt out changes no bit:
+ *   whole mode  a task is a tile of rows x a group of heads; it computes all splits and puts them together
+ *   split mode  few rows (decode): a task is one split of it, and whoever reads o_lat puts them together
+ * Groups are as large as possible (a cached row is decoded once per task) while every worker has work. */
+#include "layers/mla_inner.h"
+
+enum {
+    PART_FLOATS = 1 << 20,       /* one task's splits in whole mode: 4 MiB */
+    SPLIT_PART_FLOATS = 4 << 20, /* all splits of a step in split mode: 16 MiB */
+    GROUP_MIN = 4,               /* heads; smaller groups decode more than they compute */
+    STAT_FLOATS = NEAP_ATTEND_SPLITS * NEAP_ATTEND_ROWS * NEAP_ATTEND_HEADS,
+};
+
+static int64_t splits_of(int64_t n) {
+    int64_t split = neap_attend_split(n);
+    return (n + split - 1) / split;
+}
+
+static int64_t tile_visible(const mla_args *a, const neap_batch_tile *t) {
+    return mla_visible(a->batch, t->row_begin + t->n_rows - 1);
+}
+
+/* How this step is dealt out; every worker finds the same. */
+typedef struct dealing {
+    bool is_split;
+    int64_t n_splits, group, n_groups;
+} dealing;
+
+static dealing deal(const mla_args *a) {
+    int64_t heads = a->spec.n_heads, tiles = a->batch->n_tiles, wanted = 2 * (int64_t)a->n_workers;
+    dealing d = {.n_splits = 1, .group = heads < NEAP_ATTEND_HEADS ? heads : NEAP_ATTEND_HEADS};
+    int64_t most = 1;
+    for (int64_t t = 0; t < tiles; t++) {
+        int64_t s = splits_of(tile_visible(a, &a->batch->tiles[t]));
+        most = s > most ? s : most;
+    }
+    d.is_split = a->n_workers > 1 && most > 1 && a->batch->n_rows <= a->split_rows_max && tiles < wanted;
+    if (d.is_split) {
+        d.n_splits = most;
+    } else {
+        int64_t room = a->worker_part_floats / (NEAP_ATTEND_ROWS * most * a->spec.kv_lora);
+        if (d.group > room) d.group = room > 1 ? room : 1;
+    }
+    while (d.group > GROUP_MIN && tiles * d.n_splits * ((heads + d.group - 1) / d.group) < wanted)
+        d.group = (d.group + 1) / 2;
+    d.n_groups = (heads + d.group - 1) / d.group;
+    return d;
+}
+
+static int64_t attend_count(const void *p) {
+    const mla_args *a = p;
+    dealing d = deal(a);
+    return a->batch->n_tiles * d.n_groups * d.n_splits;
+}
+
+static neap_attend_args tile_args(const mla_args *a, const neap_batch_tile *tile, int64_t head, int64_t n_heads,
+                                  int32_t *n_list, int32_t worker) {
+    const neap_mla_spec *s = &a->spec;
+    const neap_batch_segment *seg = &a->batch->segments[tile->segment];
+    int64_t width = s->kv_lora + s->d_rope;
+    for (int32_t i = 0; i < tile->n_rows; i++) {
+        int64_t row = tile->row_begin + i;
+        n_list[i] = s->has_index ? a->selection.n_lists[row] : (int32_t)mla_visible(a->batch, row);
+    }
+    return (neap_attend_args){.format = a->latent,
+                              .cache = neap_caches_latents(a->caches, a->layer, seg->slot),
+                              .q = a->q_abs + (tile->row_begin * (int64_t)s->n_heads + head) * width,
+                              .ld_row = s->n_heads * width,
+                              .ld_head = width,
+                              .n_rows = tile->n_rows,
+                              .n_heads = n_heads,
+                              .lists = s->has_index ? a->selection.lists + (int64_t)tile->row_begin * a->selection.ld : NULL,
+                              .ld_list = a->selection.ld,
+                              .n_list = n_list,
+                              .scale = s->softmax_scale,
+                              .scratch = a->attend_scratch + worker * neap_attend_scratch(&a->latent)};
+}
+
+static void attend_whole(const mla_args *a, const neap_batch_tile *tile, int64_t head, int64_t n_heads,
+                         int32_t worker) {
+    int32_t n_list[NEAP_ATTEND_ROWS];
+    int64_t r = a->spec.kv_lora, n = tile_visible(a, tile), split = neap_attend_split(n), n_splits = splits_of(n);
+    float *parts = a->worker_parts + worker * a->worker_part_floats;
+    float *max = a->worker_stats + worker * 2 * (int64_t)STAT_FLOATS, *sum = max + STAT_FLOATS;
+    neap_attend_args x = tile_args(a, tile, head, n_heads, n_list, worker);
+    x.ld_out_head = n_splits * r;
+    x.ld_out_row = n_heads * n_splits * r;
+    x.ld_stat = n_heads;
+    for (int64_t s = 0; s < n_splits; s++) {
+        x.begin = s * split;
+        x.end = (s + 1) * split;
+        x.out = parts + s * r;
+        x.max = max + s * tile->n_rows * n_heads;
+        x.sum = sum + s * tile->n_rows * n_heads;
+        a->k->attend(&x);
+    }
+    for (int64_t i = 0; i < tile->n_rows; i++)
+        for (int64_t h = 0; h < n_heads; h++) {
+            neap_attend_merge_args m = {.parts = parts + i * x.ld_out_row + h * x.ld_out_head,
+                                        .ld_part = r,
+                                        .max = max + i * n_heads + h,
+                                        .sum = sum + i * n_heads + h,
+                                        .ld_stat = tile->n_rows * n_heads,
+                                        .n_parts = n_splits,
+                                        .r = r,
+                                        .out = a->o_lat + ((tile->row_begin + i) * a->spec.n_heads + head + h) * r};
+            a->k->attend_merge(&m);
+        }
+}
+
+static void attend_part(const mla_args *a, const neap_batch_tile *tile, int64_t head, int64_t n_heads, int64_t s,
+                        int32_t worker) {
+    int32_t n_list[NEAP_ATTEND_ROWS];
+    int64_t r = a->spec.kv_lora, n = tile_visible(a, tile), split = neap_attend_split(n), heads = a->spec.n_heads;
+    if (s >= splits_of(n)) return;
+    int64_t first = tile->row_begin * heads + head; /* row and head */
+    int64_t stats = s * a->split_rows_max * heads + first;
+    neap_attend_args x = tile_args(a, tile, head, n_heads, n_list, worker);
+    x.begin = s * split;
+    x.end = (s + 1) * split;
+    x.ld_out_head = a->splits_max * r;
+    x.ld_out_row = heads * x.ld_out_head;
+    x.out = a->parts + first * x.ld_out_head + s * r;
+    x.ld_stat = heads;
+    x.max = a->part_max + stats;
+    x.sum = a->part_sum + stats;
+    a->k->attend(&x);
+}
+
+static void attend_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
+    const mla_args *a = ptr;
+    dealing d = deal(a);
+    for (int64_t t = begin; t < end; t++) {
+        int64_t split = t % d.n_splits, group = t / d.n_splits % d.n_groups, head = group * d.group;
+        int64_t n_heads = a->spec.n_heads - head < d.group ? a->spec.n_heads - head : d.group;
+        const neap_batch_tile *tile = &a->batch->tiles[t / d.n_splits / d.n_groups];
+        if (d.is_split)
+            attend_part(a, tile, head, n_heads, split, worker);
+        else
+            attend_whole(a, tile, head, n_heads, worker);
+    }
+}
+
+void neap_attend_finish(const mla_args *a, int64_t head) {
+    if (!deal(a).is_split) return;
+    int64_t r = a->spec.kv_lora, heads = a->spec.n_heads;
+    for (int64_t row = 0; row < a->batch->n_rows; row++) {
+        int64_t at = row * heads + head;
+        neap_attend_merge_args m = {.parts = a->parts + at * a->splits_max * r,
+                                    .ld_part = r,
+                                    .max = a->part_max + at,
+                                    .sum = a->part_sum + at,
+                                    .ld_stat = a->split_rows_max * heads,
+                                    .n_parts = splits_of(mla_visible(a->batch, row)),
+                                    .r = r,
+                                    .out = a->o_lat + at * r};
+        a->k->attend_merge(&m);
+    }
+}
+
+void neap_attend_claim(neap_builder *b, mla_args *a) {
+    int64_t heads = a->spec.n_heads, r = a->spec.kv_lora;
+    /* Not monotone in the length: 32 splits of 1024, then 17 of 2048. */
+    a->splits_max = b->context_max >= NEAP_ATTEND_SPLITS * neap_attend_split(1) ? NEAP_ATTEND_SPLITS
+                                                                                  : (int32_t)splits_of(b->context_max);
+    int64_t group = heads < NEAP_ATTEND_HEADS ? heads : NEAP_ATTEND_HEADS;
+    int64_t one = NEAP_ATTEND_ROWS * a->splits_max * r;
+    a->worker_part_floats = one * group < PART_FLOATS ? one * group : one > PART_FLOATS ? one : PART_FLOATS;
+    int64_t split_rows = SPLIT_PART_FLOATS / (heads * a->splits_max * r);
+    split_rows = split_rows > NEAP_ATTEND_ROWS ? NEAP_ATTEND_ROWS : split_rows > 1 ? split_rows : 1;
+    a->split_rows_max = (int32_t)(split_rows < b->rows_max ? split_rows : b->rows_max);
+    a->worker_parts = neap_builder_floats(b, b->n_workers * a->worker_part_floats);
+    a->worker_stats = neap_builder_floats(b, b->n_workers * 2 * (int64_t)STAT_FLOATS);
+    a->attend_scratch = neap_builder_floats(b, b->n_workers * neap_attend_scratch(&a->latent));
+    a->parts = a->part_max = a->part_sum = NULL;
+    if (b->n_workers == 1 || a->splits_max == 1) return;
+    a->parts = neap_builder_floats(b, a->split_rows_max * heads * a->splits_max * r);
+    a->part_max = neap_builder_floats(b, a->splits_max * a->split_rows_max * heads);
+    a->part_sum = neap_builder_floats(b, a->splits_max * a->split_rows_max * heads);
+}
+
+void neap_attend_emit(neap_builder *b, const mla_args *a) {
+    neap_builder_op(b, "mla.attend", false, attend_count, attend_run, a, sizeof *a);
+}

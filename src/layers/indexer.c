@@ -1,0 +1,254 @@
+/* The lightning indexer of an MLA layer (docs/numerics.md section 5): which positions each row attends to.
+ *
+ *   key:     k = rotate(LayerNorm(W_k x)), written into the index pages in their format
+ *   weights: w = W_w x / sqrt(hi di)
+ *   query:   q = rotate(W_q qr) by head, rounded as the keys are (MXFP8)
+ *   scan:    tiles of up to 8 rows of one sequence; scores and a streaming Top-K in one kernel, no score matrix
+ *   select:  exact merge, ascending positions
+ * A prefill has enough tiles for all workers: one task scans all keys of its tile. A step of few rows (decode)
+ * cuts every tile's key range into one piece per worker, and the merge follows in its own phase. Both give the
+ * same selection: it is exact either way. */
+#include <math.h>
+
+#include "layers/mla_inner.h"
+
+enum {
+    SPLIT_ROWS = NEAP_INDEX_ROWS, /* rows of a step that may be scanned in pieces */
+    PIECES_MAX = 64,
+};
+
+static int64_t rows_count(const void *p) { return ((const mla_args *)p)->batch->n_rows; }
+
+static void key_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
+    const mla_args *a = ptr;
+    (void)worker;
+    const neap_index_spec *s = &a->spec.index;
+    for (int64_t row = begin; row < end; row++) {
+        const neap_batch_segment *seg = &a->batch->segments[a->batch->row_segment[row]];
+        int64_t position = a->batch->row_position[row];
+        float *key = a->index_k + row * s->head_dim;
+        a->k->layernorm(key, key, a->w->index.k_norm, a->w->index.k_norm_bias, s->head_dim, s->norm_eps);
+        mla_rotate(a, row, s->rope, key);
+        uint8_t *page = neap_caches_index_page(a->caches, a->layer, seg->slot, position);
+        neap_index_put(&a->index, page, position % NEAP_PAGE_ROWS, key);
+    }
+}
+
+static void weights_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
+    const mla_args *a = ptr;
+    (void)worker;
+    int64_t hi = a->spec.index.n_heads;
+    /* Positive constants: they keep the published scale of the scores. */
+    float factor = 1.0f / sqrtf((float)hi) * (1.0f / sqrtf((float)a->spec.index.head_dim));
+    for (int64_t i = begin * hi; i < end * hi; i++) a->index_w[i] *= factor;
+}
+
+/* A task is a head where heads are whole panels, else all heads are one task. */
+static bool has_head_tasks(const mla_args *a) { return a->spec.index.head_dim % NEAP_PANEL == 0; }
+static int64_t query_count(const void *p) {
+    const mla_args *a = p;
+    return a->batch->n_rows == 0 ? 0 : has_head_tasks(a) ? a->spec.index.n_heads : 1;
+}
+
+static void query_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
+    const mla_args *a = ptr;
+    (void)worker;
+    const neap_matrix *w = &a->w->index.wq_b;
+    int64_t di = a->spec.index.head_dim, hi = a->spec.index.n_heads, head_panels = di / NEAP_PANEL;
+    bool by_head = has_head_tasks(a);
+    neap_gemm_args g = {.y = a->index_q,
+                        .ldy = hi * di,
+                        .x = a->q_a,
+                        .ldx = a->spec.q_lora,
+                        .m = a->batch->n_rows,
+                        .w = w,
+                        .panel_begin = by_head ? begin * head_panels : 0,
+                        .panel_end = by_head ? end * head_panels : neap_matrix_panels(w)};
+    a->k->gemm[w->kind](&g);
+    if (!by_head) end = hi;
+    for (int64_t row = 0; row < a->batch->n_rows; row++)
+        for (int64_t h = begin; h < end; h++) {
+            float *q = a->index_q + (row * hi + h) * di;
+            mla_rotate(a, row, a->spec.index.rope, q);
+            neap_index_round_query(&a->index, q);
+        }
+}
+
+/* ---- scan and select ---- */
+
+static bool is_split(const mla_args *a) {
+    return a->n_workers > 1 && a->batch->n_rows <= SPLIT_ROWS && a->batch->n_tiles < 2 * a->n_workers;
+}
+
+static int32_t pieces_of(const mla_args *a) { return a->n_workers < PIECES_MAX ? a->n_workers : PIECES_MAX; }
+
+static int64_t scan_count(const void *p) {
+    const mla_args *a = p;
+    return (int64_t)a->batch->n_tiles * (is_split(a) ? pieces_of(a) : 1);
+}
+
+/* The candidate buffer number i of the pool. */
+static neap_candidates buffer_at(const mla_args *a, int64_t i) {
+    int64_t capacity = neap_candidates_capacity(a->spec.index.topk);
+    return (neap_candidates){.order = a->orders + i * capacity, .positions = a->candidates + i * capacity};
+}
+
+static void select_all(const mla_args *a, int64_t row) {
+    int32_t n = (int32_t)mla_visible(a->batch, row), *list = a->selection.lists + row * a->selection.ld;
+    for (int32_t i = 0; i < n; i++) list[i] = i;
+    a->selection.n_lists[row] = n;
+}
+
+static void finish_list(const mla_args *a, int64_t row) {
+    int32_t *list = a->selection.lists + row * a->selection.ld;
+    for (int32_t i = a->selection.n_lists[row]; i < a->selection.ld; i++) list[i] = -1;
+}
+
+static void select_from(const mla_args *a, int64_t row, const neap_candidates *lists, int64_t n) {
+    a->k->index_merge(a->selection.lists + row * a->selection.ld, lists, n, a->spec.index.topk);
+    a->selection.n_lists[row] = a->spec.index.topk;
+}
+
+/* Keys [begin, end) for all rows of a tile. */
+static void scan_tile(const mla_args *a, const neap_batch_tile *tile, int64_t begin, int64_t end, int32_t worker,
+                      neap_candidates *out) {
+    const neap_index_spec *s = &a->spec.index;
+    const neap_batch_segment *seg = &a->batch->segments[tile->segment];
+    const int32_t *warm = neap_caches_warm(a->caches, a->layer, seg->slot);
+    int32_t n[NEAP_INDEX_ROWS];
+    for (int32_t i = 0; i < tile->n_rows; i++) {
+        int64_t visible = mla_visible(a->batch, tile->row_begin + i);
+        n[i] = visible > s->topk ? (int32_t)visible : 0; /* 0: selects everything, nothing to scan */
+    }
+    neap_index_scan_args x = {.format = a->index,
+                              .keys = neap_caches_index_keys(a->caches, a->layer, seg->slot),
+                              .q = a->index_q + (int64_t)tile->row_begin * s->n_heads * s->head_dim,
+                              .w = a->index_w + (int64_t)tile->row_begin * s->n_heads,
+                              .ld_q = (int64_t)s->n_heads * s->head_dim,
+                              .ld_w = s->n_heads,
+                              .n_rows = tile->n_rows,
+                              .n_heads = s->n_heads,
+                              .k = s->topk,
+                              .n = n,
+                              .begin = begin,
+                              .end = end,
+                              .warm = warm + 1,
+                              .n_warm = seg->position > 0 ? warm[0] : 0,
+                              .out = out,
+                              .scratch = a->index_scratch + worker * neap_index_scratch(&a->index, s->n_heads)};
+    a->k->index_scan(&x);
+}
+
+static int64_t tile_visible(const mla_args *a, const neap_batch_tile *tile) {
+    return mla_visible(a->batch, tile->row_begin + tile->n_rows - 1); /* the last row sees most */
+}
+
+static void scan_whole(const mla_args *a, const neap_batch_tile *tile, int32_t worker) {
+    neap_candidates out[NEAP_INDEX_ROWS];
+    for (int32_t i = 0; i < tile->n_rows; i++) out[i] = buffer_at(a, worker * NEAP_INDEX_ROWS + i);
+    int64_t n = tile_visible(a, tile);
+    if (n > a->spec.index.topk) scan_tile(a, tile, 0, n, worker, out);
+    for (int32_t i = 0; i < tile->n_rows; i++) {
+        int64_t row = tile->row_begin + i;
+        if (mla_visible(a->batch, row) <= a->spec.index.topk)
+            select_all(a, row);
+        else
+            select_from(a, row, &out[i], 1);
+        finish_list(a, row);
+    }
+}
+
+/* One of the pieces of a tile's keys, cut at pages. */
+static void scan_piece(const mla_args *a, const neap_batch_tile *tile, int64_t piece, int32_t worker) {
+    int64_t n = tile_visible(a, tile), pages = (n + NEAP_PAGE_ROWS - 1) / NEAP_PAGE_ROWS, n_pieces = pieces_of(a);
+    if (n <= a->spec.index.topk) return;
+    int64_t begin = pages * piece / n_pieces * NEAP_PAGE_ROWS;
+    int64_t end = pages * (piece + 1) / n_pieces * NEAP_PAGE_ROWS;
+    neap_candidates out[NEAP_INDEX_ROWS];
+    for (int32_t i = 0; i < tile->n_rows; i++) out[i] = buffer_at(a, (tile->row_begin + i) * n_pieces + piece);
+    scan_tile(a, tile, begin, end < n ? end : n, worker, out);
+    for (int32_t i = 0; i < tile->n_rows; i++)
+        a->n_candidates[(tile->row_begin + i) * n_pieces + piece] = out[i].n;
+}
+
+static void scan_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
+    const mla_args *a = ptr;
+    bool split = is_split(a);
+    int64_t n_pieces = pieces_of(a);
+    for (int64_t t = begin; t < end; t++) {
+        if (split)
+            scan_piece(a, &a->batch->tiles[t / n_pieces], t % n_pieces, worker);
+        else
+            scan_whole(a, &a->batch->tiles[t], worker);
+    }
+}
+
+/* Lists of one row from the pieces that were scanned, in ascending order of their keys. */
+static void merge_pieces(const mla_args *a, int64_t row) {
+    neap_candidates lists[PIECES_MAX];
+    int32_t n_pieces = pieces_of(a);
+    if (mla_visible(a->batch, row) <= a->spec.index.topk) {
+        select_all(a, row);
+    } else {
+        for (int32_t i = 0; i < n_pieces; i++) {
+            lists[i] = buffer_at(a, row * n_pieces + i);
+            lists[i].n = a->n_candidates[row * n_pieces + i];
+        }
+        select_from(a, row, lists, n_pieces);
+    }
+    finish_list(a, row);
+}
+
+/* The slot remembers what its last row selected: a good first bound for the next step. */
+static void select_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
+    const mla_args *a = ptr;
+    (void)worker;
+    bool split = is_split(a);
+    for (int64_t row = begin; row < end; row++) {
+        const neap_batch_segment *seg = &a->batch->segments[a->batch->row_segment[row]];
+        if (split) merge_pieces(a, row);
+        if (row != seg->row_begin + seg->n_rows - 1) continue;
+        int32_t *warm = neap_caches_warm(a->caches, a->layer, seg->slot), n = a->selection.n_lists[row];
+        warm[0] = n;
+        for (int32_t i = 0; i < n; i++) warm[1 + i] = a->selection.lists[row * a->selection.ld + i];
+    }
+}
+
+/* ---- plan ---- */
+
+void neap_indexer_claim(neap_builder *b, mla_args *a) {
+    const neap_index_spec *s = &a->spec.index;
+    int64_t rows = b->rows_max, buffers = (int64_t)b->n_workers * NEAP_INDEX_ROWS;
+    int64_t capacity = neap_candidates_capacity(s->topk);
+    a->index_q = neap_builder_floats(b, rows * s->n_heads * s->head_dim);
+    a->index_k = neap_builder_floats(b, rows * s->head_dim);
+    a->index_w = neap_builder_floats(b, rows * s->n_heads);
+    a->index_scratch = neap_builder_floats(b, b->n_workers * neap_index_scratch(&a->index, s->n_heads));
+    a->orders = (uint32_t *)neap_builder_ints(b, buffers * capacity);
+    a->candidates = neap_builder_ints(b, buffers * capacity);
+    a->n_candidates = (int64_t *)(void *)neap_builder_ints(b, 2 * buffers);
+}
+
+void neap_indexer_emit_inputs(neap_builder *b, const mla_args *a, const float *x) {
+    neap_linear_target key = {&a->w->index.wk, a->index_k, a->spec.index.head_dim};
+    neap_linear_target weights = {&a->w->index.weights_proj, a->index_w, a->spec.index.n_heads};
+    neap_linear_emit(b, "index.key_in", true, x, b->net->width, &key, 1);
+    neap_linear_emit(b, "index.weights_in", true, x, b->net->width, &weights, 1);
+}
+
+void neap_indexer_emit_store(neap_builder *b, const mla_args *a) {
+    neap_builder_op(b, "index.key", true, rows_count, key_run, a, sizeof *a);
+    neap_builder_op(b, "index.weights", true, rows_count, weights_run, a, sizeof *a);
+}
+
+void neap_indexer_emit_query(neap_builder *b, const mla_args *a) {
+    neap_builder_op(b, "index.query", true, query_count, query_run, a, sizeof *a);
+}
+
+void neap_indexer_emit_scan(neap_builder *b, const mla_args *a) {
+    neap_builder_op(b, "index.scan", true, scan_count, scan_run, a, sizeof *a);
+}
+
+void neap_indexer_emit_select(neap_builder *b, const mla_args *a) {
+    neap_builder_op(b, "index.select", false, rows_count, select_run, a, sizeof *a);
+}
