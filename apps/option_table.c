@@ -581,8 +581,8 @@ const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS] = {
          "same text with it: KL(saved || now) in nats, how often the best token is the same, the mean difference of "
          "the text's log-probabilities. +- is one standard error.",
          "neap perplexity models/valley -f models/valley/documents/winter.txt\n"
-         "neap perplexity models/valley -f text.txt -c 2048 --cache-type f32 --index-type f32 --save-logits base.st\n"
-         "neap perplexity models/valley -f text.txt -c 2048 --cache-type fp8 --index-type mxfp8 --against base.st"},
+         "neap perplexity models/valley -f text.txt -c 2048 --cache-type f32 --save-logits base.st\n"
+         "neap perplexity models/valley -f text.txt -c 2048 --cache-type fp8 --against base.st"},
     [NEAP_CLI_EVAL] =
         {"eval", "retrieval MODEL", 0, 0, 1, "questions whose answers stand in a text",
          "Asks every probe of a set and counts the answers that are right to the letter, by kind and size. A probe is "

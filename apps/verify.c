@@ -8,6 +8,9 @@
  * (greedy_margin below 1e-3: the two best tokens are too close). A sampler may refuse the golden token (reserved
  * ids are never sampled); then the continuation starts again behind it, with the golden token as prompt.
  *
+ * Quantised caches have their own rules (verify_quant.c); there the golden tokens stand behind the prompt in one more
+ * pass, and every step is compared.
+ *
  * Exit code 1 when a tensor differs. Called by main. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +34,10 @@ typedef struct run {
     size_t n_list;
     int has_wide_tolerance;
     const char *family;
+    neap_engine_options types; /* only the two cache types */
+    int is_quantised, has_latents, has_index;
+    neap_cli_limits limits;
+    char *class_text;
 } run;
 
 static int load(const run *r, const char *name, neap_cli_tensor *out) {
@@ -143,19 +150,38 @@ static int compare_greedy(run *r, const neap_cli_tensor *want, neap_cli_comparis
     return code;
 }
 
+/* The largest logit of every step with the golden tokens before it. */
+static int compare_greedy_shares(run *r, const neap_cli_judge *judge, const neap_cli_tensor *want,
+                                 neap_cli_comparison *c) {
+    int64_t n = want->shape[0], n_tokens = r->tokens.shape[0];
+    int32_t *tokens = neap_cli_alloc((size_t)(n_tokens + n), sizeof *tokens);
+    memcpy(tokens, r->tokens.integer, (size_t)n_tokens * sizeof *tokens);
+    memcpy(tokens + n_tokens, want->integer, (size_t)n * sizeof *tokens);
+    greedy g = {.want = want, .n_tokens = n_tokens, .best = neap_cli_alloc((size_t)n, sizeof *g.best)};
+    int code = neap_cli_check_tokens(&r->s, "greedy", tokens, (size_t)(n_tokens + n - 1));
+    if (code == NEAP_EXIT_OK) code = neap_cli_compute(&r->s, tokens, (size_t)(n_tokens + n - 1), 1, 0, take_best, &g);
+    if (code == NEAP_EXIT_OK) neap_cli_judge_greedy(judge, want->integer, g.best, n, c);
+    free(tokens);
+    free(g.best);
+    return code;
+}
+
 /* ---- all tensors ---- */
 
 static int compare_one(run *r, const neap_tensor_info *info, neap_cli_comparison *c) {
     neap_cli_judge judge = {.golden = r->golden,
                             .ours = &r->ours,
                             .has_wide_tolerance = r->has_wide_tolerance,
-                            .scale = r->s.options->tolerance_scale};
+                            .scale = r->s.options->tolerance_scale,
+                            .limits = r->is_quantised ? &r->limits : NULL,
+                            .is_all_quantised =
+                                r->types.cache_type == NEAP_CACHE_FP8 && r->types.index_type == NEAP_INDEX_MXFP8};
     neap_cli_tensor want;
     c->name = neap_cli_copy(info->name);
     int code = neap_cli_tensor_load(r->golden, info, &want);
     if (code == NEAP_EXIT_OK && strcmp(info->name, "greedy") == 0 && want.integer != NULL && want.rank == 1 &&
         want.shape[0] > 0)
-        code = compare_greedy(r, &want, c);
+        code = r->is_quantised ? compare_greedy_shares(r, &judge, &want, c) : compare_greedy(r, &want, c);
     else if (code == NEAP_EXIT_OK)
         neap_cli_judge_tensor(&judge, &want, c);
     neap_cli_tensor_free(&want);
@@ -192,6 +218,19 @@ static size_t count(const run *r, neap_cli_verdict verdict) {
     return n;
 }
 
+/* One row of the quantised class, up to the verdict. */
+static void add_shares(neap_cli_text *out, const neap_cli_comparison *c, int width) {
+    neap_cli_text_printf(out, "%-*s ", width, c->name);
+    if (c->is_real)
+        neap_cli_text_printf(out, "%10.2e %10.2e ", c->median_error, c->median_tolerance);
+    else
+        neap_cli_text_printf(out, "%10s %10s ", "", "");
+    if (c->has_agreement)
+        neap_cli_text_printf(out, "%10.4f %10.4f  %s", c->agreement, c->agreement_limit, verdicts[c->verdict]);
+    else
+        neap_cli_text_printf(out, "%10s %10s  %s", "", "", verdicts[c->verdict]);
+}
+
 static void print_table(const run *r) {
     neap_cli_text out = {0};
     int width = 6;
@@ -199,12 +238,19 @@ static void print_table(const run *r) {
         int n = (int)strlen(r->list[i].name);
         if (n > width && n < 48) width = n;
     }
-    neap_cli_text_printf(&out, "%-*s %10s %10s %10s %10s  %s\n", width, "tensor", "max error", "limit", "mean", "limit",
-                         "verdict");
+    neap_cli_text_printf(&out, "%s\n\n", r->class_text);
+    if (r->is_quantised)
+        neap_cli_text_printf(&out, "%-*s %10s %10s %10s %10s  %s\n", width, "tensor", "median", "limit", "agreement",
+                             "limit", "verdict");
+    else
+        neap_cli_text_printf(&out, "%-*s %10s %10s %10s %10s  %s\n", width, "tensor", "max error", "limit", "mean",
+                             "limit", "verdict");
     for (size_t i = 0; i < r->n_list; i++) {
         const neap_cli_comparison *c = &r->list[i];
         if (c->verdict == NEAP_CLI_NOT_COMPARED) continue;
-        if (c->is_real)
+        if (r->is_quantised)
+            add_shares(&out, c, width);
+        else if (c->is_real)
             neap_cli_text_printf(&out, "%-*s %10.2e %10.2e %10.2e %10.2e  %s", width, c->name, c->max_error,
                                  c->max_tolerance, c->mean_error, c->mean_tolerance, verdicts[c->verdict]);
         else
@@ -233,13 +279,25 @@ static void print_json(const run *r) {
     neap_cli_json_cstring(&out, "golden", r->s.options->args[0]);
     neap_cli_json_cstring(&out, "family", r->family);
     neap_cli_json_int(&out, "tokens", r->tokens.shape[0]);
+    neap_cli_json_cstring(&out, "class", r->is_quantised ? "quantised" : "exact");
+    neap_cli_json_cstring(&out, "cache_type", r->has_latents ? neap_cli_cache_name(r->types.cache_type) : NULL);
+    neap_cli_json_cstring(&out, "index_type", r->has_index ? neap_cli_index_name(r->types.index_type) : NULL);
+    if (r->is_quantised) neap_cli_json_bool(&out, "has_report", r->limits.has_report);
     neap_cli_json_open(&out, "tensors", '[');
     for (size_t i = 0; i < r->n_list; i++) {
         const neap_cli_comparison *c = &r->list[i];
         neap_cli_json_open(&out, NULL, '{');
         neap_cli_json_cstring(&out, "name", c->name);
         neap_cli_json_cstring(&out, "verdict", c->verdict == NEAP_CLI_MISS ? "miss" : verdicts[c->verdict]);
-        if (c->is_real) {
+        if (c->has_agreement) {
+            neap_cli_json_real(&out, "agreement", c->agreement, 9);
+            neap_cli_json_real(&out, "agreement_limit", c->agreement_limit, 9);
+        }
+        if (c->is_real && r->is_quantised) {
+            neap_cli_json_real(&out, "max_error", c->max_error, 6);
+            neap_cli_json_real(&out, "median_error", c->median_error, 6);
+            neap_cli_json_real(&out, "median_tolerance", c->median_tolerance, 6);
+        } else if (c->is_real) {
             neap_cli_json_real(&out, "max_error", c->max_error, 6);
             neap_cli_json_real(&out, "max_tolerance", c->max_tolerance, 6);
             neap_cli_json_real(&out, "mean_error", c->mean_error, 6);
@@ -261,6 +319,30 @@ static void print_json(const run *r) {
     neap_cli_text_free(&out);
 }
 
+/* Which rules hold: exact when nothing that this model caches is rounded. */
+static int choose_class(run *r, const neap_model_info *info) {
+    neap_cli_text text = {0};
+    neap_cli_cache_types(r->s.options, &r->types);
+    int has_latents = info->n_mla_layers > 0, has_index = info->n_index_layers > 0;
+    if (!has_latents) r->types.cache_type = NEAP_CACHE_F32;
+    if (!has_index) r->types.index_type = NEAP_INDEX_F32;
+    r->has_latents = has_latents;
+    r->has_index = has_index;
+    r->is_quantised = r->types.cache_type != NEAP_CACHE_F32 || r->types.index_type != NEAP_INDEX_F32;
+    int code = NEAP_EXIT_OK;
+    if (r->is_quantised) {
+        code = neap_cli_limits_load(&r->limits, r->s.options->args[0], r->types.cache_type, r->types.index_type);
+        neap_cli_text_printf(&text, "class: quantised (latents %s", neap_cli_cache_name(r->types.cache_type));
+        if (has_index) neap_cli_text_printf(&text, ", index keys %s", neap_cli_index_name(r->types.index_type));
+        neap_cli_text_printf(&text, "), medians and agreement, limits %s",
+                             r->limits.has_report ? "of golden_report.json" : "without a golden_report.json");
+    } else {
+        neap_cli_text_puts(&text, has_latents ? "class: exact (float32 caches)" : "class: exact (nothing is cached)");
+    }
+    r->class_text = text.data;
+    return code;
+}
+
 int neap_cli_verify(const neap_cli_options *o) {
     run r = {0};
     neap_model_info info = {.struct_size = sizeof info};
@@ -271,7 +353,8 @@ int neap_cli_verify(const neap_cli_options *o) {
     if (code == NEAP_EXIT_OK) {
         r.family = info.family;
         r.has_wide_tolerance = strncmp(info.family, "kimi_k3", 7) == 0; /* kimi_k3 and kimi_k31 */
-        code = compare_all(&r);
+        code = choose_class(&r, &info);
+        if (code == NEAP_EXIT_OK) code = compare_all(&r);
     }
     if (code == NEAP_EXIT_OK && count(&r, NEAP_CLI_NOT_COMPARED) == r.n_list) {
         neap_cli_error("%s holds nothing that neap can compare", o->args[0]);
@@ -288,6 +371,7 @@ int neap_cli_verify(const neap_cli_options *o) {
         neap_cli_text_free(&r.list[i].note);
     }
     free(r.list);
+    free(r.class_text);
     neap_cli_tensor_free(&r.tokens);
     neap_cli_tensor_list_free(&r.ours);
     neap_tensors_close(r.golden);

@@ -1,4 +1,5 @@
-/* The two halves of `neap verify`: verify.c runs the model and prints, verify_compare.c judges tensors. */
+/* The parts of `neap verify`: verify.c runs the model and prints, verify_compare.c judges tensors of the exact class,
+ * verify_quant.c those of quantised caches. */
 #ifndef NEAP_APPS_VERIFY_H
 #define NEAP_APPS_VERIFY_H
 
@@ -37,20 +38,40 @@ typedef struct neap_cli_comparison {
     neap_cli_verdict verdict;
     int is_real; /* errors and tolerances below are valid */
     double max_error, mean_error, max_tolerance, mean_tolerance;
-    int64_t n_rows, n_rows_differ; /* integer tensors */
+    double median_error, median_tolerance; /* quantised class: in place of max and mean */
+    int has_agreement;
+    double agreement, agreement_limit; /* quantised class: shares of equal choices */
+    int64_t n_rows, n_rows_differ;     /* integer tensors */
     neap_cli_text note;
 } neap_cli_comparison;
+
+/* Limits of the quantised class. */
+typedef struct neap_cli_limits {
+    double median;                        /* of logits; NAN: from the tensor's spread */
+    double agreement, experts, positions; /* shares */
+    int has_report;
+} neap_cli_limits;
 
 typedef struct neap_cli_judge {
     const neap_tensors *golden;
     const neap_cli_tensor_list *ours;
-    int has_wide_tolerance; /* K3 families */
-    double scale;           /* --tolerance-scale */
+    int has_wide_tolerance;        /* K3 families */
+    double scale;                  /* --tolerance-scale */
+    const neap_cli_limits *limits; /* NULL: the exact class */
+    int is_all_quantised;          /* fp8 latents and mxfp8 index: golden tensors "quant.*" are ours too */
 } neap_cli_judge;
 
 /* Compares golden tensor `want` with what was collected. */
 void neap_cli_judge_tensor(const neap_cli_judge *judge, const neap_cli_tensor *want, neap_cli_comparison *c);
 /* Why a tensor of this name is not compared; NULL: it is. */
-const char *neap_cli_not_compared(const char *name);
+const char *neap_cli_not_compared(const neap_cli_judge *judge, const char *name);
+
+/* verify_quant.c. Limits for a golden file, from golden_report.json beside it where there is one. Exit code. */
+int neap_cli_limits_load(neap_cli_limits *limits, const char *golden, int32_t cache_type, int32_t index_type);
+/* Shapes and kinds were checked. */
+void neap_cli_judge_quantised(const neap_cli_judge *judge, const neap_cli_tensor *want, const neap_cli_tensor *got,
+                              neap_cli_comparison *c);
+void neap_cli_judge_greedy(const neap_cli_judge *judge, const int32_t *want, const int32_t *got, int64_t n,
+                           neap_cli_comparison *c);
 
 #endif

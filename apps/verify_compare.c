@@ -115,13 +115,15 @@ int neap_cli_tensor_load(const neap_tensors *file, const neap_tensor_info *info,
 
 static int has_prefix(const char *name, const char *prefix) { return strncmp(name, prefix, strlen(prefix)) == 0; }
 
-const char *neap_cli_not_compared(const char *name) {
+const char *neap_cli_not_compared(const neap_cli_judge *judge, const char *name) {
     static const char *const known[] = {"hidden.",       "cache.state.",   "cache.conv.",
                                         "cache.latent.", "cache.krope.",   "cache.ikey.",
                                         "experts.",      "expert_weight.", "index_topk."};
     if (strcmp(name, "tokens") == 0) return "the prompt";
     if (has_prefix(name, "bf16_path.")) return "made with BF16 arithmetic, neap computes in F32";
-    if (has_prefix(name, "quant.")) return "made with quantised caches, neap keeps F32";
+    if (has_prefix(name, "quant.") && !judge->is_all_quantised) return "made with FP8 latents and an MXFP8 index";
+    if (strcmp(name, "quant.logits_tail") == 0) return NULL;
+    if (has_prefix(name, "quant.")) name += strlen("quant.");
     if (has_prefix(name, "mtp.")) return "neap does not run the draft layer";
     if (has_prefix(name, "expert_margin.") || has_prefix(name, "index_gap.") || strcmp(name, "greedy_margin") == 0)
         return "says where choices are too close to compare";
@@ -270,9 +272,11 @@ static void add_shape(neap_cli_text *out, const neap_cli_tensor *t) {
 }
 
 void neap_cli_judge_tensor(const neap_cli_judge *judge, const neap_cli_tensor *want, neap_cli_comparison *c) {
-    const char *reason = neap_cli_not_compared(want->name);
-    const neap_cli_tensor *got = neap_cli_tensor_find(judge->ours, want->name);
-    int is_choice = has_prefix(want->name, "experts.") || has_prefix(want->name, "index_topk.");
+    const char *reason = neap_cli_not_compared(judge, want->name);
+    const char *name = has_prefix(want->name, "quant.") ? want->name + strlen("quant.") : want->name;
+    int is_tail = strcmp(want->name, "quant.logits_tail") == 0;
+    const neap_cli_tensor *got = neap_cli_tensor_find(judge->ours, is_tail ? "logits" : name);
+    int is_choice = has_prefix(name, "experts.") || has_prefix(name, "index_topk.");
     if (reason == NULL && got == NULL) reason = "this model gives neap no such tensor";
     if (reason == NULL && want->real == NULL && want->integer == NULL)
         reason = "element type is not F32, F64, I32 or I64";
@@ -283,6 +287,7 @@ void neap_cli_judge_tensor(const neap_cli_judge *judge, const neap_cli_tensor *w
     }
     int is_same_shape =
         want->rank == got->rank && memcmp(want->shape, got->shape, (size_t)want->rank * sizeof want->shape[0]) == 0;
+    if (is_tail) is_same_shape = want->rank == 2 && want->shape[0] <= got->shape[0] && want->shape[1] == got->shape[1];
     int is_same_kind = (want->integer != NULL) == (got->integer != NULL) && is_choice == (want->integer != NULL);
     if (!is_same_shape || !is_same_kind || (is_choice && want->rank != 2)) {
         c->verdict = NEAP_CLI_MISS;
@@ -298,7 +303,9 @@ void neap_cli_judge_tensor(const neap_cli_judge *judge, const neap_cli_tensor *w
                              (long long)got->shape[0]);
         return;
     }
-    if (is_choice)
+    if (judge->limits != NULL)
+        neap_cli_judge_quantised(judge, want, got, c);
+    else if (is_choice)
         judge_choice(judge, want, got, c);
     else
         judge_numbers(judge, want, got, c);
