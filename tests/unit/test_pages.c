@@ -3,6 +3,7 @@
  * Cases D6, D7; engine state F10, F13. */
 #include "unit_data.h"
 
+#include <float.h>
 #include <sys/mman.h>
 
 #include "tensor/codec.h"
@@ -186,6 +187,55 @@ static void test_all_codes(void **state) {
             assert_int_equal(keys[64 * 32 + 16 + 1], 127);
         }
     }
+}
+
+/* E4M3 as a search in the table: nearest, the even code of two equally near ones. */
+static int searched(double a) {
+    static double values[127];
+    if (values[126] == 0)
+        for (int i = 0; i < 127; i++) values[i] = neap_e4m3_decode((uint8_t)i);
+    int low = 0, high = 126;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (values[middle] <= a)
+            low = middle;
+        else
+            high = middle;
+    }
+    double down = a - values[low], up = values[high] - a;
+    return down < up || (down == up && low % 2 == 0) ? low : high;
+}
+
+/* F13: every BF16 number under every scale that a group can have (0 to 247: larger ones do not exist for finite
+ * numbers), by exact arithmetic. */
+static void test_all_numbers_and_scales(void **state) {
+    (void)state;
+    neap_index_format f = {NEAP_ROWS_MXFP8, 32};
+    uint8_t *page = unit_zeros(neap_index_page_bytes(&f), 1);
+    int64_t n_seen = 0;
+    for (int scale = 0; scale <= 247; scale++) {
+        double step = ldexp(1, scale - 127), most = 448 * step;
+        float top = most > (double)FLT_MAX ? FLT_MAX : (float)most; /* (2^-127 * 448 is a normal float) */
+        float x[32];
+        for (uint32_t i = 0; i < 0x7f80;) {
+            for (int j = 0; j < 31; j++, i++) {
+                x[j] = neap_bf16_to_f32((uint16_t)(i < 0x7f80 ? i : 0));
+                if (x[j] > top) x[j] = 0;
+                if (i % 3 == 1) x[j] = -x[j];
+            }
+            x[31] = top;
+            neap_index_put(&f, page, 33, x);
+            assert_int_equal(page[64 * 32 + 33], scale);
+            for (int j = 0; j < 32; j++) {
+                int want = searched(fabs((double)x[j]) / step) | (signbit(x[j]) ? 0x80 : 0);
+                if (page[(2 * 32 + j) * 16 + 1] != want)
+                    fail_msg("%a, scale %d: %02x, expected %02x", x[j], scale, page[(2 * 32 + j) * 16 + 1], want);
+            }
+            n_seen += 31;
+            if (neap_bf16_to_f32((uint16_t)(i < 0x7f80 ? i : 0)) > top) break; /* the rest is larger still */
+        }
+    }
+    assert_true(n_seen > 3000000);
 }
 
 static void test_zeros(void **state) {
@@ -379,9 +429,16 @@ static void test_far_pages(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),       cmocka_unit_test(test_golden_tiles), cmocka_unit_test(test_golden_latents),
-        cmocka_unit_test(test_golden_keys), cmocka_unit_test(test_all_codes),    cmocka_unit_test(test_zeros),
-        cmocka_unit_test(test_nonfinite),   cmocka_unit_test(test_uneven_tiles), cmocka_unit_test(test_any_size),
+        cmocka_unit_test(test_all_numbers_and_scales),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_golden_tiles),
+        cmocka_unit_test(test_golden_latents),
+        cmocka_unit_test(test_golden_keys),
+        cmocka_unit_test(test_all_codes),
+        cmocka_unit_test(test_zeros),
+        cmocka_unit_test(test_nonfinite),
+        cmocka_unit_test(test_uneven_tiles),
+        cmocka_unit_test(test_any_size),
         cmocka_unit_test(test_far_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
