@@ -8,6 +8,7 @@
 #include "engine/forward.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "engine/forward_internal.h"
 
@@ -195,7 +196,9 @@ static neap_status create_plan(neap_forward *f) {
     b.caches = &f->caches;
     b.arena = f->arena;
     void *work;
-    NEAP_TRY(neap_arena_alloc(f->arena, dry.work_peak, &work));
+    NEAP_TRY(neap_arena_alloc_raw(f->arena, dry.work_peak, &work));
+    f->work = work;
+    f->work_bytes = dry.work_peak;
     NEAP_TRY(neap_plan_create(&f->plan, f->arena, dry.n_ops));
     b.work = work;
     b.plan = f->plan;
@@ -304,6 +307,8 @@ static void fill_segment(neap_forward *f, const neap_segment *s) {
 neap_status neap_forward_run(neap_forward *f, const neap_segment *segments, int32_t n_segments) {
     NEAP_CHECK(n_segments >= 1 && n_segments <= f->seqs_max, NEAP_INTERNAL, "step: %d segments, at most %d", n_segments,
                f->seqs_max);
+    int poison = neap_memory_poison_byte(); /* nothing in the work region outlives a step */
+    if (poison >= 0) memset(f->work, poison, f->work_bytes);
     f->batch.n_rows = f->batch.n_segments = f->batch.n_logits = f->batch.n_tiles = 0;
     for (int32_t i = 0; i < n_segments; i++) {
         const neap_segment *s = &segments[i];

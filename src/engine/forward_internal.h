@@ -17,6 +17,8 @@ struct neap_forward {
     neap_cache_layer_spec *cache_specs;
     neap_batch batch;
     int32_t rows_max, seqs_max, logits_max;
+    void *work; /* region of all step buffers */
+    uint64_t work_bytes;
     float *logits;       /* [logits_max][vocab] */
     int32_t *row_logits; /* [rows_max] logits row of a row, -1 none */
     neap_forward_options options;
