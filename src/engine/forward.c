@@ -34,22 +34,12 @@ static int32_t logits_max_of(const neap_forward_options *o) {
     return o->enable_taps ? o->batch_tokens_max : o->seqs_max < o->batch_tokens_max ? o->seqs_max : o->batch_tokens_max;
 }
 
-static int64_t bank_rows(const neap_network *net) {
-    return net->attnres_block ? (net->n_layers + net->attnres_block - 1) / net->attnres_block : 0;
-}
-
 /* Buffers that live through the whole step, then all ops. */
 static void emit_step(neap_builder *b, layout *l, int32_t logits_max) {
     const neap_network *net = b->net;
     int64_t rows = b->rows_max, c = net->width;
     neap_stream *s = &l->stream;
-    *s = (neap_stream){.p = neap_builder_floats(b, rows * c),
-                       .x = neap_builder_floats(b, rows * c),
-                       .y = neap_builder_floats(b, rows * c)};
-    if (net->attnres_block) {
-        s->mix = neap_builder_floats(b, rows * c);
-        s->bank = neap_builder_floats(b, bank_rows(net) * rows * c);
-    }
+    neap_stream_claim(b, s);
     int32_t topk = topk_max(net);
     l->selection.ld = topk;
     if (topk) {

@@ -206,7 +206,29 @@ static inline int64_t neap_index_scratch(const neap_index_format *f, int64_t n_h
     return NEAP_PAGE_ROWS * (int64_t)f->d + NEAP_PAGE_ROWS * (n_heads + NEAP_INDEX_ROWS);
 }
 
-enum { NEAP_ATTNRES_MAX = 1024 }; /* snapshots that attnres_bank takes */
+/* AttnRes stage 1 of one token, for all mixes of a block of layers at once: they see the same finished snapshots
+ * and differ in their vector c. score_s = (X_s . c) * rsqrt(mean X_s^2 + eps); max = max_s score_s;
+ * e_s = e^(score_s - max); den = sum e_s; acc[d] = sum e_s X_s, both over ascending s. */
+enum { NEAP_ATTNRES_HEAD = 2 }; /* max and den stand before the e_s */
+typedef struct neap_attnres_args {
+    const float *const *bank; /* [n_bank] rows of d floats; n_bank >= 1 */
+    const float *const *c;    /* [n_mixes] rows of d floats */
+    int64_t n_bank, n_mixes, d;
+    float eps;
+    float *weights; /* [n_mixes][ld_weights]: max, den, e_0 .. */
+    float *acc;     /* [n_mixes][ld_acc]; NULL: not kept, stage 2 forms it from the bank */
+    int64_t ld_weights, ld_acc;
+} neap_attnres_args;
+/* Stage 2 of one mix: merges the running sum p. The same bits with acc and without. */
+typedef struct neap_attnres_merge_args {
+    float *out;               /* [d]; may be acc, must not be p or in the bank */
+    const float *acc;         /* NULL: bank and weights are summed here */
+    const float *const *bank; /* only read without acc */
+    int64_t n_bank, d;
+    const float *weights; /* this mix's row of stage 1 */
+    const float *p, *c;
+    float eps;
+} neap_attnres_merge_args;
 
 /* Router of one token, from logits (F32): docs/numerics.md section 6. Ids in order of falling biased score,
  * equal scores: lower id first. weights: unbiased scores, renormalised (+1e-20) if asked, times scale. */
@@ -241,14 +263,8 @@ typedef struct neap_kernels {
     /* The k best of n_lists candidate lists whose ranges ascend; out: ascending positions. Together they hold at
      * least k. */
     void (*index_merge)(int32_t *out, const neap_candidates *lists, int64_t n_lists, int64_t k);
-    /* AttnRes stage 1 over s >= 1 finished snapshots bank[0..s) (rows of d floats): score_s = (X_s . c) *
-     * rsqrt(mean X_s^2 + eps); *max, *den = sum e^(score - max), acc[d] = sum e^(score - max) X_s.
-     * s is at most NEAP_ATTNRES_MAX. */
-    void (*attnres_bank)(float *acc, float *max, float *den, const float *const *bank, int64_t s, const float *c,
-                         int64_t d, float eps);
-    /* Stage 2: merges the running sum p. out may be acc. */
-    void (*attnres_merge)(float *out, const float *acc, float max, float den, const float *p, const float *c, int64_t d,
-                          float eps);
+    void (*attnres_bank)(const neap_attnres_args *a);
+    void (*attnres_merge)(const neap_attnres_merge_args *a);
     void (*route)(const neap_route_args *a);
     /* x[d]: pairs (2i, 2i+1) if is_interleaved else (i, i + d/2), rotated in place: a cos - b sin, b cos + a sin. */
     void (*rope)(float *x, const float *cos, const float *sin, int64_t d, bool is_interleaved);

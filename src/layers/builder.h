@@ -105,16 +105,24 @@ neap_cache_layer_spec neap_kda_cache(const neap_kda_spec *s);
 neap_cache_layer_spec neap_mla_cache(const neap_mla_spec *s, neap_row_kind latent, neap_row_kind index);
 
 /* ---- the residual stream (plain or AttnRes) ---- */
+enum { NEAP_STREAM_BANK_MAX = 1024 }; /* blocks of layers */
 typedef struct neap_stream {
-    float *p;       /* [rows, C] running sum */
-    float *bank;    /* [blocks][rows, C] snapshots, NULL without AttnRes */
-    float *mix;     /* [rows, C] mix of bank and p (what the norm reads); NULL without AttnRes */
-    float *x;       /* [rows, C] normed input of the next sub-layer */
-    float *y;       /* [rows, C] output of the last sub-layer, not yet added */
+    float *p;        /* [rows, C] running sum */
+    float *bank;     /* [blocks][rows, C] snapshots, NULL without AttnRes */
+    float *mix;      /* [rows, C] the last mix of bank and p (what the norm reads): y; NULL without AttnRes */
+    float *x;        /* [rows, C] normed input of the next sub-layer */
+    float *y;        /* [rows, C] output of the last sub-layer, not yet added */
+    float *weights;  /* [rows][n_mixes][ld_weights] stage 1 of the block's mixes */
+    float *kept;     /* [kept_rows][n_mixes][C] their weighted sums over the bank */
+    int64_t n_mixes; /* that see the same bank: two per layer of a block */
+    int64_t ld_weights, kept_rows;
     int32_t n_bank; /* snapshots so far, while emitting */
+    int32_t i_mix;  /* number of the next mix, while emitting */
     bool has_y;     /* y is pending */
     bool is_fresh;  /* the pending y replaces p instead of being added */
 } neap_stream;
+/* Takes the stream's buffers. */
+void neap_stream_claim(neap_builder *b, neap_stream *s);
 /* p = embedding rows of the step's tokens. */
 void neap_embed_emit(neap_builder *b, neap_stream *s);
 /* Adds the pending y, mixes with `res` (NULL: no mix), takes a snapshot if is_block_start, norms into x. */

@@ -5,54 +5,127 @@
 
 /* ---- attnres ---- */
 
+enum { SNAPSHOTS_MAX = 19, MIXES_MAX = 70 };
 typedef struct mix {
-    float *acc, *p, *score_w, *out, max, den;
-    const float *bank[16];
-    int64_t s, d;
+    neap_attnres_args bank;
+    neap_attnres_merge_args merge;
+    const float *rows[SNAPSHOTS_MAX], *vectors[MIXES_MAX];
+    float *out;
+    bool is_kept; /* stage 1 keeps the sums */
 } mix;
 
-static void both(const kc *c, void *args) {
-    mix *m = args;
-    c->k.attnres_bank(m->acc, &m->max, &m->den, m->bank, m->s, m->score_w, m->d, 1e-5f);
-    c->k.attnres_merge(m->out, m->acc, m->max, m->den, m->p, m->score_w, m->d, 1e-5f);
+/* skews: 1 = aligned, 16 = any */
+static void make(kc *c, mix *m, int64_t s, int64_t n, int64_t d, kc_fill fill, int64_t skews) {
+    int64_t ld = NEAP_ATTNRES_HEAD + s + kc_below(c, 3), ld_acc = d + (skews > 1 ? kc_below(c, 3) : 0);
+    for (int64_t i = 0; i < s; i++) m->rows[i] = kc_floats(c, d, (int)kc_below(c, skews), fill);
+    for (int64_t i = 0; i < n; i++) m->vectors[i] = kc_floats(c, d, (int)kc_below(c, skews), KC_NORMAL);
+    m->bank = (neap_attnres_args){.bank = m->rows,
+                                  .c = m->vectors,
+                                  .n_bank = s,
+                                  .n_mixes = n,
+                                  .d = d,
+                                  .eps = 1e-5f,
+                                  .weights = kc_output(c, n * ld, 1),
+                                  .ld_weights = ld,
+                                  .acc = kc_output(c, n * ld_acc, (int)kc_below(c, skews)),
+                                  .ld_acc = ld_acc};
+    m->out = kc_output(c, d, skews > 1 ? 2 : 0);
+    m->merge = (neap_attnres_merge_args){.bank = m->rows, .n_bank = s, .d = d, .eps = 1e-5f};
+    m->merge.p = kc_floats(c, d, skews > 1, fill);
 }
 
-static mix make(kc *c, int64_t s, int64_t d, kc_fill fill) {
-    mix m = {.acc = kc_output(c, d, (int)kc_below(c, 16)),
-             .p = kc_floats(c, d, 1, fill),
-             .score_w = kc_floats(c, d, 3, KC_NORMAL),
-             .out = kc_output(c, d, 2),
-             .s = s,
-             .d = d};
-    for (int64_t i = 0; i < s; i++) m.bank[i] = kc_floats(c, d, (int)kc_below(c, 16), fill);
-    return m;
+/* Stage 2 of mix q; acc from stage 1 or formed here. */
+static void merge(const neap_kernels *k, const mix *m, int64_t q, bool is_kept, float *out) {
+    neap_attnres_merge_args a = m->merge;
+    a.out = out;
+    a.acc = is_kept ? m->bank.acc + q * m->bank.ld_acc : NULL;
+    a.weights = m->bank.weights + q * m->bank.ld_weights;
+    a.c = m->vectors[q];
+    k->attnres_merge(&a);
+}
+
+static void attnres_case(kc *c, int64_t s, int64_t n, int64_t d, kc_fill fill) {
+    kc_begin(c, "d %lld s %lld mixes %lld fill %d", (long long)d, (long long)s, (long long)n, (int)fill);
+    mix m;
+    make(c, &m, s, n, d, fill, 16);
+    c->k.attnres_bank(&m.bank);
+    float *want = kc_output(c, d, 0), *acc = kc_output(c, d, 0), *weights = kc_output(c, NEAP_ATTNRES_HEAD + s, 0);
+    for (int64_t q = 0; q < n; q++) { /* against one mix at a time */
+        neap_attnres_args one = m.bank;
+        one.c += q;
+        one.n_mixes = 1;
+        one.weights = weights;
+        one.acc = acc;
+        c->ref.attnres_bank(&one);
+        kc_same(c, "weights", m.bank.weights + q * m.bank.ld_weights, weights, NEAP_ATTNRES_HEAD + s);
+        kc_same(c, "acc", m.bank.acc + q * m.bank.ld_acc, acc, d);
+        merge(&c->ref, &m, q, true, want);
+        merge(&c->k, &m, q, true, m.out);
+        kc_same(c, "out", m.out, want, d);
+        merge(&c->k, &m, q, false, m.out);
+        kc_same(c, "out, sum not kept", m.out, want, d);
+        merge(&c->k, &m, q, true, m.bank.acc + q * m.bank.ld_acc);
+        kc_same(c, "out in place of acc", m.bank.acc + q * m.bank.ld_acc, want, d);
+    }
+    float *again = kc_output(c, n * m.bank.ld_weights, 1);
+    neap_attnres_args statistics = m.bank;
+    statistics.acc = NULL;
+    statistics.weights = again;
+    c->k.attnres_bank(&statistics);
+    for (int64_t q = 0; q < n; q++)
+        kc_same(c, "weights alone", again + q * m.bank.ld_weights, m.bank.weights + q * m.bank.ld_weights,
+                NEAP_ATTNRES_HEAD + s);
+    kc_end(c);
 }
 
 static void check_attnres(kc *c) {
-    static const int64_t ds[] = {1, 15, 16, 17, 33, 64, 97, 2304, 7168};
+    static const int64_t ds[] = {1, 15, 16, 17, 33, 64, 97, 511, 512, 529, 2304};
+    static const int64_t ns[] = {1, 2, 3, 4, 5, 7, 24, 32, 33, 70};
     for (size_t i = 0; i < sizeof ds / sizeof *ds; i++)
-        for (int64_t s = 1; s <= 9; s++) {
-            int64_t d = ds[i];
-            kc_begin(c, "d %lld s %lld", (long long)d, (long long)s);
-            mix m = make(c, s, d, s % 4 == 3 ? (kc_fill)(1 + i % 3) : KC_NORMAL);
-            float *acc = kc_output(c, d, 0), *out = kc_output(c, d, 0), max, den;
-            c->ref.attnres_bank(acc, &max, &den, m.bank, s, m.score_w, d, 1e-5f);
-            c->ref.attnres_merge(out, acc, max, den, m.p, m.score_w, d, 1e-5f);
-            both(c, &m);
-            kc_same(c, "acc", m.acc, acc, d);
-            kc_same(c, "max", &m.max, &max, 1);
-            kc_same(c, "den", &m.den, &den, 1);
-            kc_same(c, "out", m.out, out, d);
-            c->k.attnres_merge(m.acc, m.acc, max, den, m.p, m.score_w, d, 1e-5f);
-            kc_same(c, "out in place of acc", m.acc, out, d);
-            kc_end(c);
-        }
+        for (int64_t s = 1; s <= SNAPSHOTS_MAX; s += s < 9 ? 1 : 5)
+            attnres_case(c, s, ns[(i + (size_t)s) % 10], ds[i], s % 4 == 3 ? (kc_fill)(1 + i % 3) : KC_NORMAL);
+    for (size_t i = 0; i < sizeof ns / sizeof *ns; i++) attnres_case(c, 1 + (int64_t)i, ns[i], 97, KC_NORMAL);
+    attnres_case(c, 8, 24, 7168, KC_NORMAL);
+}
+
+static void all_mixes(const kc *c, void *args) {
+    mix *m = args;
+    neap_attnres_args a = m->bank;
+    if (!m->is_kept) a.acc = NULL;
+    c->k.attnres_bank(&a);
+    for (int64_t q = 0; q < a.n_mixes; q++) merge(&c->k, m, q, m->is_kept, m->out);
+}
+
+/* What stage 1 saves: the bank once for every mix. */
+static void one_by_one(const kc *c, void *args) {
+    mix *m = args;
+    for (int64_t q = 0; q < m->bank.n_mixes; q++) {
+        neap_attnres_args a = m->bank;
+        a.c += q;
+        a.n_mixes = 1;
+        a.weights += q * a.ld_weights;
+        a.acc += q * a.ld_acc;
+        c->k.attnres_bank(&a);
+        merge(&c->k, m, q, true, m->out);
+    }
 }
 
 static void bench_attnres(kc *c) {
-    kc_begin(c, "bench");
-    mix m = make(c, 8, 7168, KC_NORMAL);
-    kc_bench(c, "8 snapshots x 7168", both, &m, 11 * 7168 * 4.0, 7168 * 28.0);
+    static const int64_t snapshots[] = {2, 4, 8};
+    for (size_t i = 0; i < 3; i++) {
+        kc_begin(c, "bench");
+        mix m;
+        char label[64];
+        int64_t s = snapshots[i];
+        double macs = 7168 * 24.0 * (double)(2 * s + 3), bytes = 7168 * 4.0 * (double)(s + 25);
+        make(c, &m, s, 24, 7168, KC_NORMAL, 1);
+        for (int form = 0; form < 3; form++) {
+            static const char *const names[] = {"one by one", "sums kept", "weights kept"};
+            m.is_kept = form == 1;
+            snprintf(label, sizeof label, "%lld x 7168, 24 mixes, %s", (long long)s, names[form]);
+            kc_bench(c, label, form ? all_mixes : one_by_one, &m, bytes, macs);
+        }
+    }
 }
 
 const kc_family_tests neap_kc_attnres = {check_attnres, bench_attnres};

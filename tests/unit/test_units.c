@@ -306,10 +306,27 @@ static void attnres_body(const neap_kernels *k) {
         unit_array want = unit_get(c, "attn_res.out.%d", (int)n);
         for (int64_t t = 0; t < rows; t++) {
             const float *bank[5];
-            float max, den;
+            float weights[NEAP_ATTNRES_HEAD + 5];
             for (int64_t s = 0; s < n; s++) bank[s] = blocks.f + (s * rows + t) * d;
-            k->attnres_bank(acc, &max, &den, bank, n, score_w, d, 1e-5f);
-            k->attnres_merge(y + t * d, acc, max, den, current.f + t * d, score_w, d, 1e-5f);
+            neap_attnres_args stage1 = {.bank = bank,
+                                        .c = &score_w,
+                                        .n_bank = n,
+                                        .n_mixes = 1,
+                                        .d = d,
+                                        .eps = 1e-5f,
+                                        .weights = weights,
+                                        .acc = t % 2 ? acc : NULL};
+            k->attnres_bank(&stage1);
+            neap_attnres_merge_args stage2 = {.out = y + t * d,
+                                              .acc = stage1.acc,
+                                              .bank = bank,
+                                              .n_bank = n,
+                                              .d = d,
+                                              .weights = weights,
+                                              .p = current.f + t * d,
+                                              .c = score_w,
+                                              .eps = 1e-5f};
+            k->attnres_merge(&stage2);
         }
         UNIT_CLOSE(y, want.f, rows * d, BLOCK_LIMIT * unit_largest(want.f, want.n));
     }
