@@ -37,6 +37,9 @@ typedef struct neap_cli_options {
     /* tokenize */
     int32_t ids, count, special;
     const char *decode;
+    /* quantize */
+    const char *experts, *linear;
+    uint64_t shard_size;
     /* logits, verify */
     const char *tokens, *out;
     double tolerance_scale;
@@ -53,6 +56,7 @@ typedef enum neap_cli_command {
     NEAP_CLI_TOKENIZE,
     NEAP_CLI_INFO,
     NEAP_CLI_LOGITS,
+    NEAP_CLI_QUANTIZE,
     NEAP_CLI_VERIFY,
     NEAP_CLI_PERPLEXITY,
     NEAP_CLI_EVAL,

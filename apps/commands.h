@@ -9,6 +9,7 @@ int neap_cli_chat(neap_cli_options *o);
 int neap_cli_tokenize(const neap_cli_options *o);
 int neap_cli_info(const neap_cli_options *o);
 int neap_cli_logits(const neap_cli_options *o);
+int neap_cli_quantize(const neap_cli_options *o);
 int neap_cli_verify(const neap_cli_options *o);
 int neap_cli_perplexity(const neap_cli_options *o);
 int neap_cli_eval(const neap_cli_options *o);

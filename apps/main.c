@@ -3,7 +3,7 @@
  * Everything in apps/ uses neap.h and nothing else of the library. The shape:
  *
  *   main -> command_line.c (tables: option_table.c; help.c)
- *        -> run.c chat_loop.c chat_commands.c tokenize.c info.c logits.c verify.c perplexity.c eval.c
+ *        -> run.c chat_loop.c chat_commands.c tokenize.c info.c logits.c quantize.c verify.c perplexity.c eval.c
  *             session.c (model, engine)  generate.c (one answer)  conversation.c (messages)
  *             terminal.c (both output streams, signals)  report.c (errors, exit codes)
  *             buffer.c json_in.c json_out.c */
@@ -55,6 +55,7 @@ static int command(neap_cli_options *o) {
     case NEAP_CLI_TOKENIZE: return neap_cli_tokenize(o);
     case NEAP_CLI_INFO: return neap_cli_info(o);
     case NEAP_CLI_LOGITS: return neap_cli_logits(o);
+    case NEAP_CLI_QUANTIZE: return neap_cli_quantize(o);
     case NEAP_CLI_VERIFY: return neap_cli_verify(o);
     case NEAP_CLI_PERPLEXITY: return neap_cli_perplexity(o);
     case NEAP_CLI_EVAL: return neap_cli_eval(o);

@@ -12,6 +12,7 @@
 #define TOKENIZE (1u << NEAP_CLI_TOKENIZE)
 #define INFO (1u << NEAP_CLI_INFO)
 #define LOGITS (1u << NEAP_CLI_LOGITS)
+#define QUANTIZE (1u << NEAP_CLI_QUANTIZE)
 #define VERIFY (1u << NEAP_CLI_VERIFY)
 #define PERPLEXITY (1u << NEAP_CLI_PERPLEXITY)
 #define EVAL (1u << NEAP_CLI_EVAL)
@@ -65,6 +66,33 @@ const neap_cli_option neap_cli_option_table[] = {
      .group = g_command,
      .commands = LOGITS,
      .help = "safetensors file to write: F32 \"logits\" of shape [tokens, vocabulary]"},
+    {{"--experts"},
+     NEAP_CLI_CHOICE,
+     AT(experts),
+     .choices = "mxfp4|int8|bf16",
+     .value = "FORMAT",
+     .standard = "mxfp4",
+     .group = g_command,
+     .commands = QUANTIZE,
+     .help = "format of the routed experts: mxfp4, int8 or bf16; experts that have it are copied byte for byte"},
+    {{"--linear"},
+     NEAP_CLI_CHOICE,
+     AT(linear),
+     .choices = "bf16|int8",
+     .value = "FORMAT",
+     .standard = "bf16",
+     .group = g_command,
+     .commands = QUANTIZE,
+     .help = "format of the other linear projections: bf16 or int8; router, gates of decay, embedding, head and norms "
+             "stay as they are"},
+    {{"--shard-size"},
+     NEAP_CLI_BYTES,
+     AT(shard_size),
+     .value = "BYTES",
+     .standard = "5G",
+     .group = g_command,
+     .commands = QUANTIZE,
+     .help = "weights in one file of the result (K, M, G suffixes)"},
     {{"--tolerance-scale"},
      NEAP_CLI_REAL,
      AT(tolerance_scale),
@@ -381,7 +409,7 @@ const neap_cli_option neap_cli_option_table[] = {
      AT(model),
      .value = "DIR",
      .group = g_model,
-     .commands = LOADS | TOKENIZE | INFO,
+     .commands = LOADS | TOKENIZE | INFO | QUANTIZE,
      .has_environment = 1,
      .help = "model directory, in place of the MODEL argument"},
     {{"-c", "--ctx-size", "--ctx", "--context-length", "--max-model-len"},
@@ -424,7 +452,7 @@ const neap_cli_option neap_cli_option_table[] = {
      .value = "N",
      .standard = "0",
      .group = g_model,
-     .commands = LOADS | INFO,
+     .commands = LOADS | INFO | QUANTIZE,
      .has_environment = 1,
      .help = "worker threads; 0: physical cores, limited by affinity and container quota"},
     {{"-b", "--batch-size", "--max-num-batched-tokens"},
@@ -560,6 +588,14 @@ const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS] = {
         {"logits", "MODEL", 0, 0, 1, "logits of every position of a token list",
          "Computes the prompt in --tokens and writes the next-token logits after each of its tokens to --out.",
          "neap logits models/valley --tokens ids.json --out logits.safetensors"},
+    [NEAP_CLI_QUANTIZE] =
+        {"quantize", "MODEL OUT", 1, 1, 1, "write a model with its weights in other formats",
+         "OUT is a new directory (or an empty one) that gets a complete model: safetensors files with the published "
+         "names and formats, config.json with the quantization_config that describes them, and every other file of "
+         "MODEL as it is. Memory does not depend on the model's size: weights are read, rewritten and written in "
+         "pieces. Ctrl-C and every failure remove what was written.",
+         "neap quantize models/valley smaller --linear int8\n"
+         "neap quantize models/valley plain --experts bf16"},
     [NEAP_CLI_VERIFY] =
         {"verify", "MODEL GOLDEN", 1, 1, 1, "compare with tensors of another implementation",
          "GOLDEN is a safetensors file with the prompt in \"tokens\" and any of: logits, hidden.N, final_norm, "

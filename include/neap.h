@@ -1,7 +1,7 @@
 /* neap: an inference engine for the Kimi hybrid family (Kimi Linear, Kimi K3, Kimi K3.1 Pro) on CPUs.
  *
  * Order of this header: version and errors, tokenizer and chat, model, engine, sequences and events,
- * tensor files.
+ * quantisation, tensor files.
  * Rules that hold everywhere:
  *  - Functions that can fail return neap_status and nothing else; the text of the latest failure of the
  *    calling thread is neap_last_error().
@@ -355,6 +355,35 @@ typedef struct neap_engine_stats {
     uint64_t forward_ns; /* time spent in the model */
 } neap_engine_stats;
 NEAP_API neap_status neap_engine_statistics(const neap_engine *e, neap_engine_stats *out);
+
+/* ---------------------------------------------------------------- quantisation ---------------- */
+
+typedef enum neap_weights {
+    NEAP_WEIGHTS_BF16 = 1,
+    NEAP_WEIGHTS_INT8 = 2, /* a scale per output and group of inputs: 128, else 32, else the whole row */
+    NEAP_WEIGHTS_MXFP4 = 3 /* E2M1, one E8M0 scale per 32 inputs */
+} neap_weights;
+
+typedef struct neap_quantize_options {
+    size_t struct_size;
+    int32_t experts;          /* neap_weights of the routed experts; default MXFP4 */
+    int32_t linear;           /* neap_weights of the linear projections: BF16 (default) or INT8 */
+    uint64_t shard_bytes_max; /* weights in one file of the result; 0 = 5 GB */
+    int32_t n_threads;        /* 0 = default, at most 16 are used; each takes about 16 MiB */
+    neap_log_fn log;          /* NULL: warnings and errors go to stderr */
+    void *log_user;
+    neap_progress_fn progress; /* NULL: silent */
+    void *progress_user;
+    int (*is_cancelled)(void *user); /* asked now and then; not 0: stop, remove what was written, NEAP_CANCELLED */
+    void *cancel_user;
+} neap_quantize_options;
+
+NEAP_API void neap_quantize_options_init(neap_quantize_options *o);
+/* Writes the model in directory `model` to directory `out` (made, or empty) with its weights in other forms: a model
+ * that neap_model_open and other engines read. What has its form already is copied byte for byte, and so are all
+ * files beside the weights. Memory: a few pieces of one matrix, never a whole shard. On failure `out` is as it was
+ * before. o may be NULL. */
+NEAP_API neap_status neap_quantize(const char *model, const char *out, const neap_quantize_options *o);
 
 /* ---------------------------------------------------------------- tensor files ---------------- */
 

@@ -346,6 +346,11 @@ const neap_stored_tensor *neap_checkpoint_at(const neap_checkpoint *c, int64_t i
     return &c->shards[low].tensors[i - c->shards[low].first];
 }
 
+int64_t neap_checkpoint_number(const neap_checkpoint *c, const neap_stored_tensor *t) {
+    assert(t->shard >= 0 && t->shard < c->n_shards);
+    return c->shards[t->shard].first + (t - c->shards[t->shard].tensors);
+}
+
 const neap_stored_tensor *neap_checkpoint_find(const neap_checkpoint *c, const char *name) {
     const neap_names_slot *slot = neap_names_find(&c->names, 0, name, strlen(name));
     return slot ? neap_checkpoint_at(c, (int64_t)slot->value) : NULL;

@@ -32,7 +32,8 @@ NEAP_MUST_CHECK neap_status neap_checkpoint_open_file(neap_checkpoint **out, con
 void neap_checkpoint_close(neap_checkpoint *c);
 
 int64_t neap_checkpoint_count(const neap_checkpoint *c);
-const neap_stored_tensor *neap_checkpoint_at(const neap_checkpoint *c, int64_t i);          /* in file order */
+const neap_stored_tensor *neap_checkpoint_at(const neap_checkpoint *c, int64_t i);     /* in file order */
+int64_t neap_checkpoint_number(const neap_checkpoint *c, const neap_stored_tensor *t); /* neap_checkpoint_at gave t */
 const neap_stored_tensor *neap_checkpoint_find(const neap_checkpoint *c, const char *name); /* NULL: absent */
 const char *neap_checkpoint_shard_name(const neap_checkpoint *c, int32_t shard);
 uint64_t neap_checkpoint_bytes(const neap_checkpoint *c); /* tensor data of all shards */

@@ -93,7 +93,8 @@ static neap_status put_header(text_buffer *b, const neap_out_tensor *tensors, in
     neap_names_init(&names);
     neap_status status = NEAP_OK;
     NEAP_TRY_GOTO(put(b, "\0\0\0\0\0\0\0", 8));
-    NEAP_TRY_GOTO(put_text(b, "{"));
+    /* Some loaders of models refuse a file that does not name a framework; the data mean the same in all of them. */
+    NEAP_TRY_GOTO(put_text(b, "{\"__metadata__\":{\"format\":\"pt\"}"));
     for (int64_t i = 0; i < n; i++) {
         const neap_names_slot *old = NULL;
         size_t bytes = 0, end = 0;
@@ -101,7 +102,7 @@ static neap_status put_header(text_buffer *b, const neap_out_tensor *tensors, in
         NEAP_TRY_GOTO(neap_names_add(&names, 0, tensors[i].name, strlen(tensors[i].name), 0, &old));
         if (old) NEAP_FAIL_GOTO(NEAP_INVALID_ARGUMENT, "two tensors with the name '%.200s'", tensors[i].name);
         if (!neap_add_size(at, bytes, &end)) NEAP_FAIL_GOTO(NEAP_INVALID_ARGUMENT, "more than 2^64 bytes of tensors");
-        if (i > 0) NEAP_TRY_GOTO(put_text(b, ","));
+        NEAP_TRY_GOTO(put_text(b, ","));
         NEAP_TRY_GOTO(put_tensor(b, &tensors[i], at, end));
         at = end;
     }

@@ -79,9 +79,10 @@ static neap_status check_group(neap_config_reader *r, const neap_json *group, co
     if (strcmp(format, "mxfp4-pack-quantized") == 0) return check_mxfp4(r, weights, format);
     if (strcmp(format, "int-quantized") == 0 || strcmp(format, "naive-quantized") == 0)
         return check_int8(r, group, format);
-    NEAP_FAIL(NEAP_UNSUPPORTED, "%s: quantization_config: compressed-tensors format '%.60s'%s%.40s%s is not supported "
-              "(" FORMATS ")", r->what, format, name != NULL ? " (group '" : "", name != NULL ? name : "",
-              name != NULL ? "')" : "");
+    NEAP_FAIL(NEAP_UNSUPPORTED,
+              "%s: quantization_config: compressed-tensors format '%.60s'%s%.40s%s is not supported "
+              "(" FORMATS ")",
+              r->what, format, name != NULL ? " (group '" : "", name != NULL ? name : "", name != NULL ? "')" : "");
 }
 
 static neap_status read_compressed_tensors(neap_config_reader *r, const neap_json *q) {

@@ -138,42 +138,34 @@ static neap_status load_weights(neap_model *m, const neap_checkpoint *c, const n
     return NEAP_OK;
 }
 
-static neap_status open_checkpoint(neap_model *m, const neap_model_options *o) {
-    neap_checkpoint *c = NULL;
-    neap_matches t;
-    memset(&t, 0, sizeof t);
-    neap_status status = neap_checkpoint_open(&c, m->dir, &m->log);
-    if (status == NEAP_OK) status = settle_index(m, c);
-    if (status == NEAP_OK) status = neap_match_all(&t, m, c, o->strict != 0);
-    if (status == NEAP_OK) {
-        m->file_bytes = neap_checkpoint_bytes(c);
-        m->parameters = t.tally.parameters;
-        m->parameters_active = t.tally.active;
-        for (int32_t i = 0; i < t.n_groups; i++) m->packed_bytes += t.group_bytes[i];
-        status = name_formats(m, &t);
-    }
-    if (status == NEAP_OK) status = open_tokenizer(m);
-    if (status == NEAP_OK && !o->describe_only) status = load_weights(m, c, &t, o);
-    neap_matches_free(&t);
-    neap_checkpoint_close(c);
-    return status;
+static neap_status match_checkpoint(neap_model *m, neap_checkpoint **c, neap_matches *t, const neap_model_options *o) {
+    NEAP_TRY(neap_checkpoint_open(c, m->dir, &m->log));
+    NEAP_TRY(settle_index(m, *c));
+    NEAP_TRY(neap_match_all(t, m, *c, o->strict != 0));
+    m->file_bytes = neap_checkpoint_bytes(*c);
+    m->parameters = t->tally.parameters;
+    m->parameters_active = t->tally.active;
+    for (int32_t i = 0; i < t->n_groups; i++) m->packed_bytes += t->group_bytes[i];
+    return name_formats(m, t);
 }
 
-static neap_status open_all(neap_model *m, const char *path, const neap_model_options *o) {
+static neap_status read_headers(neap_model *m, neap_checkpoint **c, neap_matches *t, const char *path,
+                                const neap_model_options *o) {
     NEAP_TRY(neap_arena_strdup(m->arena, path, &m->dir));
     NEAP_TRY(neap_cpu_parse(o->cpu, &m->cpu_flags));
     struct stat st;
     NEAP_CHECK(stat(path, &st) == 0, NEAP_NOT_FOUND, "%s: %s", path, strerror(errno));
     NEAP_CHECK(S_ISDIR(st.st_mode), NEAP_BAD_FILE, "%s: is not a directory", path);
     NEAP_TRY(neap_config_read(m, path, o->latent_norm_eps));
-    return open_checkpoint(m, o);
+    NEAP_TRY(match_checkpoint(m, c, t, o));
+    return open_tokenizer(m);
 }
 
-neap_status neap_model_open(neap_model **out, const char *path, const neap_model_options *options) {
-    NEAP_CHECK(out != NULL && path != NULL, NEAP_INVALID_ARGUMENT, "neap_model_open: out and path must not be NULL");
+neap_status neap_model_open_headers(neap_model **out, neap_checkpoint **c, neap_matches *t, const char *path,
+                                    const neap_model_options *o) {
     *out = NULL;
-    neap_model_options o;
-    NEAP_TRY(take_options(&o, options));
+    *c = NULL;
+    memset(t, 0, sizeof *t);
     neap_arena *arena = NULL;
     NEAP_TRY(neap_arena_create(&arena, "model"));
     void *p = NULL;
@@ -184,8 +176,31 @@ neap_status neap_model_open(neap_model **out, const char *path, const neap_model
     }
     neap_model *m = p;
     m->arena = arena;
-    m->log = (neap_log){.fn = o.log, .user = o.log_user};
-    status = open_all(m, path, &o);
+    m->log = (neap_log){.fn = o->log, .user = o->log_user};
+    status = read_headers(m, c, t, path, o);
+    if (status == NEAP_OK) {
+        *out = m;
+        return NEAP_OK;
+    }
+    neap_matches_free(t);
+    neap_checkpoint_close(*c);
+    *c = NULL;
+    neap_model_close(m);
+    return status;
+}
+
+neap_status neap_model_open(neap_model **out, const char *path, const neap_model_options *options) {
+    NEAP_CHECK(out != NULL && path != NULL, NEAP_INVALID_ARGUMENT, "neap_model_open: out and path must not be NULL");
+    *out = NULL;
+    neap_model_options o;
+    NEAP_TRY(take_options(&o, options));
+    neap_model *m = NULL;
+    neap_checkpoint *c = NULL;
+    neap_matches t;
+    NEAP_TRY(neap_model_open_headers(&m, &c, &t, path, &o));
+    neap_status status = o.describe_only ? NEAP_OK : load_weights(m, c, &t, &o);
+    neap_matches_free(&t);
+    neap_checkpoint_close(c);
     if (status != NEAP_OK) {
         neap_model_close(m);
         return status;

@@ -1,10 +1,10 @@
 /* Compares the list of expected tensors with the checkpoint's table: missing, misshapen, of a wrong type, unknown.
  *
  * Decided per tensor, by what is there: X.weight in BF16, F32 or F16; X.weight in F8_E4M3 with X.weight_scale_inv;
- * X.weight_packed with X.weight_scale (MXFP4); X.weight in I8 with X.weight_scale (INT8). Nothing is guessed from shapes. All mismatches are counted, the first
- * twenty kept as text: as many as fit stand in the error, all twenty go to the log. What nobody asked for is an
- * error inside the layers (a tensor that changes the computation would be left out silently) and a warning
- * elsewhere; the vision part is skipped with one notice.
+ * X.weight_packed with X.weight_scale (MXFP4); X.weight in I8 with X.weight_scale (INT8). No format is guessed from
+ * shapes. All mismatches are counted, the first twenty kept as text: as many as fit stand in the error, all twenty go
+ * to the log. What nobody asked for is an error inside the layers (a tensor that changes the computation would be left
+ * out silently) and a warning elsewhere; the vision part is skipped with one notice.
  *
  * Called by load.c. Cost: a few hash lookups per tensor. When the config asks for far more tensors than the file
  * has, the walk stops at the twentieth mismatch: an absurd config must not cost seconds.
@@ -210,7 +210,8 @@ static void match_matrix(matcher *w, const neap_want *want, neap_match *out) {
         return;
     }
     check_shape2(w, out->data, want->n, want->k);
-    if (!is_plain(out->data->dtype)) report_type(w, out->data, PLAIN ", F8_E4M3 with weight_scale_inv, or I8 with weight_scale");
+    if (!is_plain(out->data->dtype))
+        report_type(w, out->data, PLAIN ", F8_E4M3 with weight_scale_inv, or I8 with weight_scale");
 }
 
 /* Checks the part of `allowed` shapes that the kind knows; false = wrong. */

@@ -24,6 +24,11 @@ typedef struct neap_matches {
 NEAP_MUST_CHECK neap_status neap_match_all(neap_matches *out, neap_model *m, const neap_checkpoint *c, bool is_strict);
 void neap_matches_free(neap_matches *t);
 
+/* load.c: what neap_model_open does before it reads weights. On success *c and *t are the caller's to close and free
+ * before the model; on failure all three are empty. o is complete (see neap_model_options_init). */
+NEAP_MUST_CHECK neap_status neap_model_open_headers(neap_model **out, neap_checkpoint **c, neap_matches *t,
+                                                    const char *path, const neap_model_options *o);
+
 /* Kind in memory of a matrix stored as dtype. */
 neap_matrix_kind neap_match_kind(neap_dtype dtype);
 /* The matrix in memory of a MATRIX want, without its data. */

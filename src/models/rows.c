@@ -5,7 +5,7 @@
  *   U8 weight_packed [n, k/2], weight_scale [n, k/32]  E2M1 * 2^(s-127); element 2i in the low nibble of byte i
  *   I8, weight_scale [n, groups]                     code * scale of its row and group
  *
- * Called by pack.c (kv_b, which is cut and transposed) and by quantize.c. The fast way from file to panels is in
+ * Called by pack.c (kv_b, which is cut and transposed) and by quantize_model.c. The fast way from file to panels is in
  * pack.c and keeps the codes as they are. Owns nothing. Source: quantised formats 1 and 2. */
 #include "models/rows.h"
 

@@ -42,6 +42,11 @@ static void matrix(walk *w, const char *tail, int64_t n, int64_t k, neap_matrix 
     send(w, tail, (neap_want){.kind = NEAP_WANT_MATRIX, .n = n, .k = k, .to.matrix = to});
 }
 
+/* A projection that keeps its meaning in 8 bits (docs/quantize.md says which do not, and why). */
+static void linear(walk *w, const char *tail, int64_t n, int64_t k, neap_matrix *to) {
+    send(w, tail, (neap_want){.kind = NEAP_WANT_MATRIX, .n = n, .k = k, .is_linear = true, .to.matrix = to});
+}
+
 static void vector(walk *w, const char *tail, int64_t n, const float **to) {
     send(w, tail, (neap_want){.kind = NEAP_WANT_VECTOR, .n = n, .k = 1, .to.vector = to});
 }
@@ -63,9 +68,9 @@ static void part(walk *w, const char *name) { (void)snprintf(w->part, sizeof w->
 static void walk_kda(walk *w, const neap_kda_spec *s, neap_kda_weights *t, int64_t c) {
     int64_t h = s->n_heads, d = s->head_dim, p = h * d;
     part(w, "self_attn.");
-    matrix(w, "q_proj", p, c, &t->q);
-    matrix(w, "k_proj", p, c, &t->k);
-    matrix(w, "v_proj", p, c, &t->v);
+    linear(w, "q_proj", p, c, &t->q);
+    linear(w, "k_proj", p, c, &t->k);
+    linear(w, "v_proj", p, c, &t->v);
     conv(w, "q_conv1d.weight", p, s->conv_k, &t->conv_q);
     conv(w, "k_conv1d.weight", p, s->conv_k, &t->conv_k);
     conv(w, "v_conv1d.weight", p, s->conv_k, &t->conv_v);
@@ -73,7 +78,7 @@ static void walk_kda(walk *w, const neap_kda_spec *s, neap_kda_weights *t, int64
     matrix(w, "f_b_proj", p, d, &t->f_b);
     matrix(w, "b_proj", h, c, &t->b);
     if (s->is_gate_full_rank) {
-        matrix(w, "g_proj", p, c, &t->g);
+        linear(w, "g_proj", p, c, &t->g);
     } else {
         matrix(w, "g_a_proj", d, c, &t->g_a);
         matrix(w, "g_b_proj", p, d, &t->g_b);
@@ -84,13 +89,13 @@ static void walk_kda(walk *w, const neap_kda_spec *s, neap_kda_weights *t, int64
              .kind = NEAP_WANT_DECAY, .n = h, .k = 1, .is_optional = s->is_bounded, .to.vector = &t->decay_scale});
     vector(w, "dt_bias", p, &t->dt_bias);
     vector(w, "o_norm.weight", d, &t->o_norm);
-    matrix(w, "o_proj", c, p, &t->o);
+    linear(w, "o_proj", c, p, &t->o);
 }
 
 static void walk_index(walk *w, const neap_mla_spec *s, neap_index_weights *t, int64_t c) {
     const neap_index_spec *x = &s->index;
     part(w, "self_attn.indexer.");
-    matrix(w, "wq_b", (int64_t)x->n_heads * x->head_dim, s->q_lora, &t->wq_b);
+    linear(w, "wq_b", (int64_t)x->n_heads * x->head_dim, s->q_lora, &t->wq_b);
     matrix(w, "wk", x->head_dim, c, &t->wk);
     vector(w, "k_norm.weight", x->head_dim, &t->k_norm);
     optional_vector(w, "k_norm.bias", x->head_dim, &t->k_norm_bias);
@@ -101,25 +106,25 @@ static void walk_mla(walk *w, const neap_mla_spec *s, neap_mla_weights *t, int64
     int64_t h = s->n_heads, dqk = (int64_t)s->d_nope + s->d_rope, dkv = (int64_t)s->d_nope + s->d_v, r = s->kv_lora;
     part(w, "self_attn.");
     if (s->q_lora > 0) {
-        matrix(w, "q_a_proj", s->q_lora, c, &t->q_a);
+        linear(w, "q_a_proj", s->q_lora, c, &t->q_a);
         vector(w, "q_a_layernorm.weight", s->q_lora, &t->q_a_norm);
-        matrix(w, "q_b_proj", h * dqk, s->q_lora, &t->q_b);
+        linear(w, "q_b_proj", h * dqk, s->q_lora, &t->q_b);
     } else {
-        matrix(w, "q_proj", h * dqk, c, &t->q);
+        linear(w, "q_proj", h * dqk, c, &t->q);
     }
-    matrix(w, "kv_a_proj_with_mqa", r + s->d_rope, c, &t->kv_a);
+    linear(w, "kv_a_proj_with_mqa", r + s->d_rope, c, &t->kv_a);
     vector(w, "kv_a_layernorm.weight", r, &t->kv_a_norm);
     send(w, "kv_b_proj", (neap_want){.kind = NEAP_WANT_KV_B, .n = h * dkv, .k = r, .mla = t, .mla_spec = s});
-    if (s->has_output_gate) matrix(w, "g_proj", h * s->d_v, c, &t->g);
-    matrix(w, "o_proj", c, h * s->d_v, &t->o);
+    if (s->has_output_gate) linear(w, "g_proj", h * s->d_v, c, &t->g);
+    linear(w, "o_proj", c, h * s->d_v, &t->o);
     if (s->has_index && !s->index.is_shared) walk_index(w, s, &t->index, c);
 }
 
 static void walk_mlp(walk *w, const char *where, int64_t f, int64_t c, neap_mlp_weights *t) {
     part(w, where);
-    matrix(w, "gate_proj", f, c, &t->gate);
-    matrix(w, "up_proj", f, c, &t->up);
-    matrix(w, "down_proj", c, f, &t->down);
+    linear(w, "gate_proj", f, c, &t->gate);
+    linear(w, "up_proj", f, c, &t->up);
+    linear(w, "down_proj", c, f, &t->down);
 }
 
 /* Const in the weights struct because layers only read; the arrays belong to the model's arena. */
@@ -138,8 +143,8 @@ static void walk_moe(walk *w, const neap_moe_spec *s, neap_moe_weights *t, int64
                      .is_optional = s->is_softmax,
                      .to.vector = &t->router_bias});
     if (s->latent > 0) {
-        matrix(w, "routed_expert_down_proj", s->latent, c, &t->latent_down);
-        matrix(w, "routed_expert_up_proj", c, s->latent, &t->latent_up);
+        linear(w, "routed_expert_down_proj", s->latent, c, &t->latent_down);
+        linear(w, "routed_expert_up_proj", c, s->latent, &t->latent_up);
         if (s->has_latent_norm) vector(w, "routed_expert_norm.weight", s->latent, &t->latent_norm);
     }
     for (int32_t e = 0; e < s->n_experts && !w->is_stopped; e++) {
@@ -188,7 +193,7 @@ static void walk_mtp(walk *w, int32_t index, neap_mtp_layer *t) {
     part(w, "");
     vector(w, "enorm.weight", c, &t->enorm);
     vector(w, "hnorm.weight", c, &t->hnorm);
-    matrix(w, "eh_proj", c, 2 * c, &t->eh_proj);
+    linear(w, "eh_proj", c, 2 * c, &t->eh_proj);
     vector(w, "shared_head.norm.weight", c, &t->head_norm);
     send(w, "shared_head.head",
          (neap_want){.kind = NEAP_WANT_MATRIX, .n = net->vocab, .k = c, .is_optional = true, .to.matrix = &t->head});

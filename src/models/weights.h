@@ -28,6 +28,7 @@ typedef struct neap_want {
     int32_t expert;      /* -1: not a routed expert */
     bool is_draft;       /* of a draft layer */
     bool is_embedding;
+    bool is_linear; /* MATRIX: `neap quantize --linear` may change its form */
     union {
         neap_matrix *matrix; /* NULL while the array of experts does not exist yet */
         const float **vector;

@@ -7,7 +7,8 @@ import subprocess
 
 from cli_shared import byte_model, check, clean_environment, finish, one_line, run
 
-COMMANDS = ("run", "chat", "tokenize", "info", "logits", "verify", "perplexity", "eval", "completion", "man", "version", "help")
+COMMANDS = ("run", "chat", "tokenize", "info", "logits", "quantize", "verify", "perplexity", "eval",
+            "completion", "man", "version", "help")
 model = byte_model()
 
 # wrong usage: one line, exit code 2, nothing on standard output

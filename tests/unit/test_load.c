@@ -493,7 +493,7 @@ static void test_describe(void **state) {
     assert_int_equal(info[0].n_index_layers, 1);
     assert_int_equal(info[0].n_mtp_layers, 1);
     assert_int_equal(info[0].n_moe_layers, 2);
-    /* F32 caches: latent 512 + 64 and index key 128; KDA state 1 x 128 x 128 and window 3 x 128 x 3 per layer. */
+    /* BF16 caches: latent 512 + 64 and index key 128; F32 KDA state 1 x 128 x 128 and window 3 x 128 x 3 per layer. */
     assert_int_equal(info[0].cache_bytes_per_token, (512 + 64 + 128) * 2);
     assert_int_equal(info[0].state_bytes, 2 * (128 * 128 + 3 * 128 * 3) * 4);
     uint64_t bytes = 0, parameters = 0;
