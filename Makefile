@@ -18,6 +18,10 @@ check: all
 bench: all
 	@$(BUILD)/kcheck --bench
 
+# Every format of weights and caches against float32: some quarter of an hour; writes the tables of docs/accuracy.md.
+accuracy: all
+	@python3 tools/accuracy/accuracy.py --neap $(BUILD)/neap --work $(BUILD)/accuracy
+
 demo: all
 	@sh demo.sh
 
@@ -35,4 +39,4 @@ install: all
 clean:
 	@rm -rf build build-*
 
-.PHONY: all check bench demo asan tsan scalar fmt install clean
+.PHONY: all check bench accuracy demo asan tsan scalar fmt install clean

@@ -1,9 +1,9 @@
 /* Writes a safetensors file: 8-byte header length, JSON header, data.
  *
  * For results and checkpoints (`neap logits`, `neap perplexity`, tests, tools): the tensors are in memory, or follow in
- * pieces when they are too large for that. The order is the caller's, the header is padded with spaces so that the data begins at a multiple of 8. What this writes, header.c
- * reads back; names are escaped, so any UTF-8 name without NUL survives. The file appears whole or not at all
- * (file.c). Source: the safetensors format description.
+ * pieces when they are too large for that. The order is the caller's, the header is padded with spaces so that the data
+ * begins at a multiple of 8. What this writes, header.c reads back; names are escaped, so any UTF-8 name without NUL
+ * survives. The file appears whole or not at all (file.c). Source: the safetensors format description.
  */
 #include <stdio.h>
 #include <string.h>
