@@ -2,7 +2,7 @@
  *
  *   INT8   per group: scale = BF16(amax / 127), code = round(x / scale) to nearest, ties to even, in [-127, 127].
  *          The code is taken against the scale as it is stored, so the rounding of the scale costs nothing: with the
- *          largest scale error of 2^-9 the largest |x / scale| is 127.25, which still rounds to 127. Code times scale
+ *          largest scale error of 2^-8 the largest |x / scale| is 127.497, which still rounds to 127. Code times scale
  *          is exact in F32 (8 + 8 bits), so every engine that loads the file computes with the same weights.
  *   MXFP4  per 32: 2^e with e = floor(log2(amax + half a step of a 1-bit mantissa)) - 2, that is: amax from 1.75 * 2^n
  *          on belongs to the next power; E2M1 to nearest even, beyond 6 saturates. The published packing.

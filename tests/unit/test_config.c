@@ -287,6 +287,11 @@ enum {
     GLM = NEAP_FAMILY_GLM_MOE_DSA
 };
 
+/* One group of 8-bit integers: its weights, its activations. */
+#define CT_INT8(weights, input)                                                                                   \
+    "{\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", \"config_groups\": {\"g\": {" \
+    "\"targets\": [\"Linear\"], \"weights\": {" weights "}, \"input_activations\": " input "}}}"
+
 typedef struct rule_case {
     int family;
     const char *path, *json;
@@ -416,6 +421,23 @@ static const rule_case rule_cases[] = {
      "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"g\": {\"format\": \"mxfp4-pack-quantized\", "
      "\"weights\": {\"num_bits\": 8}}}}",
      NEAP_UNSUPPORTED, "num_bits"},
+    {K3, "quantization_config", "{\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\"}", NEAP_OK,
+     NULL},
+    {K3, "quantization_config", CT_INT8("\"type\": \"int\", \"num_bits\": 8, \"strategy\": \"channel\", "
+     "\"group_size\": null, \"symmetric\": true", "{\"dynamic\": true, \"num_bits\": 8}"), NEAP_OK, NULL},
+    {K3, "quantization_config", CT_INT8("\"num_bits\": 4", "null"), NEAP_UNSUPPORTED, "num_bits 4"},
+    {K3, "quantization_config", CT_INT8("\"type\": \"float\"", "null"), NEAP_UNSUPPORTED, "type 'float'"},
+    {K3, "quantization_config", CT_INT8("\"type\": 3", "null"), NEAP_UNSUPPORTED, "type '?'"},
+    {K3, "quantization_config", CT_INT8("\"symmetric\": false", "null"), NEAP_UNSUPPORTED, "not symmetric"},
+    {K3, "quantization_config", CT_INT8("\"strategy\": \"tensor\"", "null"), NEAP_UNSUPPORTED, "'tensor'"},
+    {K3, "quantization_config", CT_INT8("\"num_bits\": 8", "{\"dynamic\": false}"), NEAP_UNSUPPORTED,
+     "static input_activations"},
+    {K3, "quantization_config",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"mixed-precision\", \"config_groups\": {"
+     "\"a\": {\"format\": \"mxfp4-pack-quantized\", \"weights\": {\"num_bits\": 4, \"group_size\": 32}}, "
+     "\"b\": {\"format\": \"int-quantized\", \"weights\": {\"num_bits\": 8, \"group_size\": 128}}}}", NEAP_OK, NULL},
+    {K3, "quantization_config", "{\"quant_method\": \"compressed-tensors\", \"format\": \"mixed-precision\"}",
+     NEAP_UNSUPPORTED, "mixed-precision"},
 };
 /* clang-format on */
 

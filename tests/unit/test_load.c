@@ -148,6 +148,9 @@ static stored find_weight(const fixture *fx, const neap_want *want) {
     } else if (fx->t[s.data].dtype == NEAP_DTYPE_F8_E4M3) {
         s.scale = find_or(fx, want->name, ".weight_scale_inv");
         assert_true(s.scale >= 0);
+    } else if (fx->t[s.data].dtype == NEAP_DTYPE_I8) {
+        s.scale = find_or(fx, want->name, ".weight_scale");
+        assert_true(s.scale >= 0);
     }
     return s;
 }
@@ -158,6 +161,10 @@ static float weight_at(const stored *s, int64_t i, int64_t j) {
     const uint8_t *codes = s->fx->t[s->data].data, *scales = s->fx->t[s->scale].data;
     if (s->fx->t[s->data].dtype == NEAP_DTYPE_U8)
         return e2m1(codes[at / 2] >> (j % 2 ? 4 : 0) & 15) * ldexpf(1, scales[at / 32] - 127);
+    if (s->fx->t[s->data].dtype == NEAP_DTYPE_I8) {
+        int64_t groups = s->fx->t[s->scale].shape[1];
+        return (float)(int8_t)codes[at] * raw(s->fx, s->scale, i * groups + j * groups / s->k);
+    }
     int64_t block = i / 128 * ((s->k + 127) / 128) + j / 128;
     float scale =
         s->fx->t[s->scale].dtype == NEAP_DTYPE_F8_E8M0 ? ldexpf(1, scales[block] - 127) : raw(s->fx, s->scale, block);
@@ -307,6 +314,84 @@ static void make_f16(fixture *fx, int i) {
         b[2 * j] = (uint8_t)next_random();
         b[2 * j + 1] = (uint8_t)(0x30 | (next_random() & 0x87));
     }
+}
+
+/* groups per row; scales in F32 or BF16. */
+static int make_int8(fixture *fx, int i, int64_t groups, neap_dtype scale_type) {
+    int64_t n = fx->t[i].shape[0], k = fx->t[i].shape[1];
+    uint8_t *codes = fx_reshape(fx, i, NEAP_DTYPE_I8, 2, n, k, 1, 1);
+    for (int64_t j = 0; j < n * k; j++) codes[j] = (uint8_t)next_random();
+    char name[FX_NAME + 16];
+    (void)snprintf(name, sizeof name, "%s_scale", fx->t[i].name);
+    uint8_t *s = fx_add(fx, name, scale_type, 2, n, groups);
+    for (int64_t j = 0; j < n * groups; j++) {
+        float v = 0.0001f * (float)(1 + next_random() % 1000);
+        uint16_t half = neap_f32_to_bf16(v);
+        if (scale_type == NEAP_DTYPE_F32)
+            memcpy(s + 4 * j, &v, 4);
+        else
+            memcpy(s + 2 * j, &half, 2);
+    }
+    return fx->n - 1;
+}
+
+/* A scale per output, and per group of 4, 16, 32 inputs, beside MXFP4 experts and plain tensors; kv_b is decoded. */
+static void test_int8(void **state) {
+    (void)state;
+    fixture *fx = fx_load("kimi-k3-mini-mxfp4");
+    int n = fx->n, n_made = 0;
+    static const int64_t groups[] = {1, 2, 4, 1, 8};
+    for (int i = 0; i < n; i++)
+        if (fx->t[i].rank == 2 && ends_with(fx->t[i].name, "_proj.weight") && fx->t[i].shape[0] > 1 &&
+            fx->t[i].shape[1] % 32 == 0)
+            (void)make_int8(fx, i, groups[n_made % 5], n_made % 2 == 0 ? NEAP_DTYPE_F32 : NEAP_DTYPE_BF16), n_made++;
+    assert_true(n_made > 20);
+    neap_model *m = fx_must_open(fx);
+    assert_int_equal(m->net.layers[0].weights.kda.q.kind, NEAP_MATRIX_INT8);
+    assert_int_equal(m->net.layers[1].weights.mla.k_up[0].kind, NEAP_MATRIX_F32);
+    assert_string_equal(m->weight_formats, "BF16 + INT8 + MXFP4 experts");
+    compare_model(fx, m);
+    neap_model_close(m);
+    fx_free(fx);
+}
+
+static void test_int8_errors(void **state) {
+    (void)state;
+    static const struct {
+        int64_t rows, groups;
+        neap_dtype type;
+        const char *part;
+    } wrong[] = {
+        {128, 3, NEAP_DTYPE_F32, "[128, 1] or [128, groups] with 64 inputs in equal groups of a multiple of 4"},
+        {128, 32, NEAP_DTYPE_F32, "groups of a multiple of 4"},
+        {127, 2, NEAP_DTYPE_F32, "has shape [127, 2]"},
+        {128, 2, NEAP_DTYPE_I8, "weight_scale has type I8"},
+    };
+    const char *name = "model.layers.0.self_attn.q_proj.weight";
+    fixture *fx = fx_load("kimi-linear-f32-float32");
+    int scale = make_int8(fx, fx_find(fx, name), 2, NEAP_DTYPE_F32);
+    fx_expect(fx_try(fx, false), NEAP_OK, NULL);
+    float *s = (float *)(uintptr_t)fx->t[scale].data;
+    static const float bad[] = {0.0f, -0.5f, 0x1p121f, NAN, INFINITY};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        float good = s[5];
+        s[5] = bad[i];
+        fx_expect(fx_try(fx, false), NEAP_BAD_FILE, "q_proj.weight_scale");
+        s[5] = good;
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        (void)fx_reshape(fx, scale, wrong[i].type, 2, wrong[i].rows, wrong[i].groups, 1, 1);
+        fx_expect(fx_try(fx, true), NEAP_BAD_FILE, wrong[i].part);
+    }
+    fx_drop(fx, scale);
+    fx_expect(fx_try(fx, true), NEAP_BAD_FILE, "q_proj.weight_scale is missing");
+    fx_free(fx);
+    /* kv_b goes another way: through rows.c. */
+    fx = fx_load("kimi-linear-f32-float32");
+    scale = make_int8(fx, fx_find(fx, "model.layers.2.self_attn.kv_b_proj.weight"), 1, NEAP_DTYPE_F32);
+    ((float *)(uintptr_t)fx->t[scale].data)[3] = 0;
+    fx_expect(fx_try(fx, false), NEAP_BAD_FILE, "kv_b_proj.weight_scale: scale 3 is 0");
+    fx_free(fx);
 }
 
 /* Packed, plain and half precision side by side; case F10. */
@@ -539,6 +624,8 @@ int main(void) {
         cmocka_unit_test(test_known_values),
         cmocka_unit_test(test_every_value),
         cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_int8_errors),
         cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_prefixes),
         cmocka_unit_test(test_tied),

@@ -39,7 +39,7 @@ static void check(const neap_matrix *m, const float *want) {
     }
 }
 
-/* Padded outputs and inputs of BF16, FP8 and MXFP4 are zero codes: read the raw bytes. */
+/* Padded outputs and inputs of BF16, INT8, FP8 and MXFP4 are zero codes: read the raw bytes. */
 static void check_padding(const neap_matrix *m) {
     const uint8_t *bytes = m->panels;
     int64_t panels = neap_matrix_panels(m);
@@ -50,7 +50,7 @@ static void check_padding(const neap_matrix *m) {
                 k = b / 64;
             else if (m->kind == NEAP_MATRIX_BF16)
                 k = b / 64 * 2 + b % 4 / 2;
-            else if (m->kind == NEAP_MATRIX_FP8)
+            else if (m->kind == NEAP_MATRIX_INT8 || m->kind == NEAP_MATRIX_FP8)
                 k = b / 64 * 4 + b % 4;
             else if (b / 64 % 17 == 16) { /* scales: the row is another */
                 row = p * 16 + b % 16, k = b / (17 * 64) * 128 + b % 64 / 16 * 32;
@@ -185,6 +185,36 @@ static void test_mxfp4(void **state) {
         }
 }
 
+static void test_int8(void **state) {
+    (void)state;
+    uint64_t seed = 4;
+    static const int64_t groups[] = {4, 32, 128, 1000};
+    for (int a = 0; a < N_NS; a++)
+        for (int b = 0; b < N_KS; b++)
+            for (int c = 0; c < 4; c++) {
+                int64_t n = ns[a], k = ks[b], per_row = (k + groups[c] - 1) / groups[c];
+                int8_t *codes = unit_zeros(n * k, 1);
+                float *scales = unit_normals(&seed, n * per_row, 1), *want = unit_floats(n * k);
+                for (int64_t i = 0; i < n * k; i++) {
+                    codes[i] = (int8_t)(unit_random(&seed) & 0xff); /* -128 too: others write it */
+                    want[i] = (float)codes[i] * scales[i / k * per_row + i % k / groups[c]];
+                }
+                neap_matrix m;
+                neap_matrix_shape_int8(&m, n, k, groups[c]);
+                assert_int_equal(neap_matrix_groups(&m), per_row);
+                assert_int_equal(neap_matrix_scale_count(&m), (n + 15) / 16 * 16 * per_row);
+                float *packed = unit_floats(neap_matrix_scale_count(&m));
+                for (int64_t i = 0; i < neap_matrix_scale_count(&m); i++) packed[i] = NAN;
+                neap_matrix_pack_scales(&m, packed, scales);
+                for (int64_t i = 0; i < neap_matrix_scale_count(&m); i++) assert_true(isfinite(packed[i]));
+                neap_pack_source src = {.dtype = NEAP_DTYPE_I8, .data = codes, .row_stride = k, .col_stride = 1};
+                pack(&m, &src, 0);
+                m.scales = packed;
+                check(&m, want);
+                check_padding(&m);
+            }
+}
+
 static void test_shape(void **state) {
     (void)state;
     neap_matrix m;
@@ -198,10 +228,8 @@ static void test_shape(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32_and_bf16),
-        cmocka_unit_test(test_fp8),
-        cmocka_unit_test(test_mxfp4),
-        cmocka_unit_test(test_shape),
+        cmocka_unit_test(test_f32_and_bf16), cmocka_unit_test(test_fp8),   cmocka_unit_test(test_mxfp4),
+        cmocka_unit_test(test_int8),         cmocka_unit_test(test_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
