@@ -37,7 +37,8 @@ typedef enum data {
     DATA_CODES, /* MXFP8: any bytes */
     DATA_RISING,
     DATA_FALLING, /* scores in order of their positions */
-    DATAS
+    DATA_STEPS,   /* neighbouring floats; the best ones are few and come after the first cut */
+    DATA_FLOOD    /* NaN first, infinities among what follows */
 } data;
 
 /* Pages of n keys; what no key fills stays poisoned. */
@@ -50,13 +51,17 @@ static neap_pages pages(kc *c, const neap_index_format *f, int64_t n, kc_fill fi
     if (n_pages % 5 == 0)
         for (int64_t p = 0; p < n_pages; p++) table[p] = (int32_t)(n_pages - p);
     float *values = kc_floats(c, 4096 + f->d, 0, fill);
+    static const float broken[4] = {NAN, INFINITY, 1.0f, 2.0f};
     for (int64_t i = 0; i < n; i++) {
         uint8_t *page = base + table[i / NEAP_PAGE_ROWS] * bytes;
-        int64_t at = kc_below(c, 4096);
+        int64_t at = kc_below(c, 4096), step = i > 1000 && kc_below(c, 100) == 0 ? 2 : kc_below(c, 2);
+        float flood = broken[i < 1000 ? 0 : kc_below(c, 4)];
         for (int64_t e = 0; e < f->d; e++)
             key[e] = how == DATA_TIES      ? (float)kc_below(c, 3) - 1
                      : how == DATA_RISING  ? (float)i
                      : how == DATA_FALLING ? (float)-i
+                     : how == DATA_STEPS   ? (e ? 0.0f : 1 + (float)step * 0x1p-23f)
+                     : how == DATA_FLOOD   ? (e ? 0.0f : flood)
                                            : values[at + e];
         neap_index_put(f, page, i % NEAP_PAGE_ROWS, key);
     }
@@ -160,10 +165,10 @@ static void one(kc *c, shape s) {
     float *w = kc_floats(c, (s.rows - 1) * a.ld_w + s.heads, (int)kc_below(c, 16), s.fill);
     for (int64_t i = 0; s.how == DATA_TIES && i < (s.rows - 1) * a.ld_q + s.heads * s.d; i++)
         q[i] = (float)kc_below(c, 3) - 1;
-    for (int64_t i = 0; s.how == DATA_TIES && i < (s.rows - 1) * a.ld_w + s.heads; i++) w[i] = (float)kc_below(c, 3) - 1;
-    if (s.how == DATA_RISING || s.how == DATA_FALLING) { /* |q . k| grows; the sign of the sum varies with the rows */
-        for (int64_t i = 0; i < (s.rows - 1) * a.ld_q + s.heads * s.d; i++) q[i] = s.how == DATA_RISING ? 1 : -1;
-    }
+    for (int64_t i = 0; s.how == DATA_TIES && i < (s.rows - 1) * a.ld_w + s.heads; i++)
+        w[i] = (float)kc_below(c, 3) - 1;
+    for (int64_t i = 0; s.how >= DATA_RISING && i < (s.rows - 1) * a.ld_q + s.heads * s.d; i++)
+        q[i] = s.how == DATA_FALLING ? -1 : 1; /* q . k >= 0; the weights vary in sign */
     a.q = q, a.w = w, a.keys = pages(c, &f, s.n, s.fill, s.how);
     a.scratch = kc_output(c, neap_index_scratch(&f, s.heads), (int)kc_below(c, 16));
     int32_t n[NEAP_INDEX_ROWS], *want[NEAP_INDEX_ROWS];
@@ -275,6 +280,9 @@ static void check(kc *c) {
         one(c, (shape){kinds[i], 8, 2, 8, 4000, 50, KC_NORMAL, DATA_RISING});
         one(c, (shape){kinds[i], 8, 2, 8, 4000, 50, KC_NORMAL, DATA_FALLING});
     }
+    one(c, (shape){NEAP_ROWS_F32, 8, 1, 8, 6000, 100, KC_NORMAL, DATA_STEPS});
+    one(c, (shape){NEAP_ROWS_F32, 8, 1, 8, 2000, 100, KC_NORMAL, DATA_FLOOD});
+    one(c, (shape){NEAP_ROWS_F32, 8, 1, 8, 2000, 900, KC_NORMAL, DATA_FLOOD});
     one(c, (shape){NEAP_ROWS_MXFP8, 32, 1, 2, 3000, 20, KC_NORMAL, DATA_CODES});
     one(c, (shape){NEAP_ROWS_BF16, 128, 32, 2, 700, 256, KC_NORMAL, DATA_FILL});
     one(c, (shape){NEAP_ROWS_MXFP8, 128, 64, 1, 500, 256, KC_NORMAL, DATA_FILL});
