@@ -169,6 +169,7 @@ static void one(kc *c, shape s) {
         w[i] = (float)kc_below(c, 3) - 1;
     for (int64_t i = 0; s.how >= DATA_RISING && i < (s.rows - 1) * a.ld_q + s.heads * s.d; i++)
         q[i] = s.how == DATA_FALLING ? -1 : 1; /* q . k >= 0; the weights vary in sign */
+    for (int64_t i = 0; s.how == DATA_STEPS && i < (s.rows - 1) * a.ld_w + s.heads; i++) w[i] = 1;
     a.q = q, a.w = w, a.keys = pages(c, &f, s.n, s.fill, s.how);
     a.scratch = kc_output(c, neap_index_scratch(&f, s.heads), (int)kc_below(c, 16));
     int32_t n[NEAP_INDEX_ROWS], *want[NEAP_INDEX_ROWS];
