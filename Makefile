@@ -22,6 +22,10 @@ bench: all
 accuracy: all
 	@python3 tools/accuracy/accuracy.py --neap $(BUILD)/neap --work $(BUILD)/accuracy
 
+# Decode at 32K over 4K tokens, and peak memory, on random weights (minutes).
+bench-sparse: all
+	@python3 bench/sparse.py $(BUILD)/neap
+
 demo: all
 	@sh demo.sh
 

@@ -225,8 +225,8 @@ static int unknown_command(const char *name) {
     return NEAP_EXIT_USAGE;
 }
 
-/* The option called name (n bytes, underscores made dashes); *is_negated: it was --no-NAME. */
-static const neap_cli_option *find_option(const char *name, size_t n, int *is_negated) {
+/* The option called name (n bytes, underscores made dashes), of those in `commands`; *is_negated: it was --no-NAME. */
+static const neap_cli_option *find_option(const char *name, size_t n, uint32_t commands, int *is_negated) {
     char plain[64];
     *is_negated = 0;
     if (n >= sizeof plain) return NULL;
@@ -234,6 +234,7 @@ static const neap_cli_option *find_option(const char *name, size_t n, int *is_ne
     plain[n] = 0;
     for (size_t i = 0; i < neap_cli_option_count; i++) {
         const neap_cli_option *option = &neap_cli_option_table[i];
+        if ((option->commands & commands) == 0) continue;
         for (int k = 0; k < NEAP_CLI_NAMES && option->names[k] != NULL; k++) {
             const char *candidate = option->names[k];
             if (strcmp(plain, candidate) == 0) return option;
@@ -284,8 +285,9 @@ static int take_option(neap_cli_options *o, int32_t command, int argc, char **ar
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)(n < 60 ? n : 60), arg);
     int is_negated;
-    const neap_cli_option *option = find_option(arg, n, &is_negated);
-    uint32_t wanted = command < NEAP_CLI_COMMANDS ? 1u << command : (1u << NEAP_CLI_COMMANDS) - 1;
+    uint32_t all = (1u << NEAP_CLI_COMMANDS) - 1, wanted = command < NEAP_CLI_COMMANDS ? 1u << command : all;
+    const neap_cli_option *option = find_option(arg, n, wanted, &is_negated);
+    if (option == NULL) option = find_option(arg, n, all, &is_negated); /* of another command: for the message */
     if (option == NULL || (option->commands & wanted) != wanted) return wrong_option(option, name, command);
     if (option->type == NEAP_CLI_BOOL) {
         if (equals == NULL) {
@@ -394,7 +396,7 @@ static const neap_cli_option *settable(const char *name) {
     char full[64];
     snprintf(full, sizeof full, "%s%s", name[0] != 0 && name[1] == 0 ? "-" : "--", name); /* n, s or a long name */
     int is_negated;
-    const neap_cli_option *option = find_option(full, strlen(full), &is_negated);
+    const neap_cli_option *option = find_option(full, strlen(full), 1u << NEAP_CLI_CHAT, &is_negated);
     return option != NULL && option->can_set && !is_negated ? option : NULL;
 }
 

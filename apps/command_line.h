@@ -48,6 +48,9 @@ typedef struct neap_cli_options {
     const char *save_logits, *against, *set;
     int64_t stride, positions, limit;
     uint64_t save_max;
+    /* bench */
+    const char *depth;
+    int64_t bench_prompt, bench_new, repetitions;
 } neap_cli_options;
 
 typedef enum neap_cli_command {
@@ -60,6 +63,7 @@ typedef enum neap_cli_command {
     NEAP_CLI_VERIFY,
     NEAP_CLI_PERPLEXITY,
     NEAP_CLI_EVAL,
+    NEAP_CLI_BENCH,
     NEAP_CLI_COMPLETION,
     NEAP_CLI_MAN,
     NEAP_CLI_VERSION,

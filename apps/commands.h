@@ -13,5 +13,6 @@ int neap_cli_quantize(const neap_cli_options *o);
 int neap_cli_verify(const neap_cli_options *o);
 int neap_cli_perplexity(const neap_cli_options *o);
 int neap_cli_eval(const neap_cli_options *o);
+int neap_cli_bench(const neap_cli_options *o);
 
 #endif

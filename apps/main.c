@@ -3,7 +3,8 @@
  * Everything in apps/ uses neap.h and nothing else of the library. The shape:
  *
  *   main -> command_line.c (tables: option_table.c; help.c)
- *        -> run.c chat_loop.c chat_commands.c tokenize.c info.c logits.c quantize.c verify.c perplexity.c eval.c
+ *        -> run.c chat_loop.c chat_commands.c tokenize.c info.c logits.c quantize.c
+ *             verify.c perplexity.c eval.c bench.c
  *             session.c (model, engine)  generate.c (one answer)  conversation.c (messages)
  *             terminal.c (both output streams, signals)  report.c (errors, exit codes)
  *             buffer.c json_in.c json_out.c */
@@ -59,6 +60,7 @@ static int command(neap_cli_options *o) {
     case NEAP_CLI_VERIFY: return neap_cli_verify(o);
     case NEAP_CLI_PERPLEXITY: return neap_cli_perplexity(o);
     case NEAP_CLI_EVAL: return neap_cli_eval(o);
+    case NEAP_CLI_BENCH: return neap_cli_bench(o);
     case NEAP_CLI_COMPLETION: return completion(o);
     case NEAP_CLI_MAN: neap_cli_print_man(); return NEAP_EXIT_OK;
     case NEAP_CLI_VERSION: return version();

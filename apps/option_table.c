@@ -16,7 +16,8 @@
 #define VERIFY (1u << NEAP_CLI_VERIFY)
 #define PERPLEXITY (1u << NEAP_CLI_PERPLEXITY)
 #define EVAL (1u << NEAP_CLI_EVAL)
-#define LOADS (RUN | CHAT | LOGITS | VERIFY | PERPLEXITY | EVAL) /* commands that load the weights */
+#define BENCH (1u << NEAP_CLI_BENCH)
+#define LOADS (RUN | CHAT | LOGITS | VERIFY | PERPLEXITY | EVAL | BENCH) /* commands that load the weights */
 #define TALKS (RUN | CHAT)
 #define ALL ((1u << NEAP_CLI_COMMANDS) - 1)
 #define AT(field) offsetof(neap_cli_options, field)
@@ -164,6 +165,44 @@ const neap_cli_option neap_cli_option_table[] = {
      .group = g_command,
      .commands = EVAL,
      .help = "only the first N probes of each kind and size; 0: all"},
+    {{"-d", "--depth", "--n-depth"},
+     NEAP_CLI_STRING,
+     AT(depth),
+     .value = "LIST",
+     .standard = "0,4096",
+     .group = g_command,
+     .commands = BENCH,
+     .help = "context depths to measure at, with commas; K means 1024: 0,4096,32K"},
+    {{"-p", "--n-prompt"},
+     NEAP_CLI_INT,
+     AT(bench_prompt),
+     0,
+     INT32_MAX / 2,
+     .value = "N",
+     .standard = "512",
+     .group = g_command,
+     .commands = BENCH,
+     .help = "prompt tokens before the depth whose rate is shown on its own"},
+    {{"-n", "--n-gen"},
+     NEAP_CLI_INT,
+     AT(bench_new),
+     0,
+     1 << 20,
+     .value = "N",
+     .standard = "32",
+     .group = g_command,
+     .commands = BENCH,
+     .help = "tokens to decode at every depth"},
+    {{"-r", "--repetitions"},
+     NEAP_CLI_INT,
+     AT(repetitions),
+     1,
+     1000,
+     .value = "N",
+     .standard = "1",
+     .group = g_command,
+     .commands = BENCH,
+     .help = "measure every depth N times: best prompt rate, decode times of all together"},
     {{"--cpu-info"},
      NEAP_CLI_BOOL,
      AT(cpu_info),
@@ -383,7 +422,7 @@ const neap_cli_option neap_cli_option_table[] = {
      NEAP_CLI_BOOL,
      AT(json),
      .group = g_output,
-     .commands = RUN | TOKENIZE | INFO | VERIFY | PERPLEXITY | EVAL,
+     .commands = RUN | TOKENIZE | INFO | VERIFY | PERPLEXITY | EVAL | BENCH,
      .help = "print one JSON object"},
     {{"--logprobs"},
      NEAP_CLI_INT,
@@ -628,6 +667,14 @@ const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS] = {
          "neap eval retrieval models/valley\n"
          "neap eval retrieval models/valley --set probes.jsonl --cache-type fp8 --index-type mxfp8 --json",
          .tasks = "retrieval"},
+    [NEAP_CLI_BENCH] =
+        {"bench", "MODEL", 0, 0, 1, "speed at chosen context depths",
+         "For every depth: a prompt of that many random tokens, then -n tokens, each timed. Depth 0 is a prompt of -p "
+         "tokens, and decoding after a single one. The last line has the memory that was announced before the first "
+         "token and the most that the process really took.",
+         "neap bench models/valley -d 0,1024\n"
+         "neap bench MODEL -d 4096,32K -n 32 -b 256 --cache-type fp8 --index-type mxfp8\n"
+         "neap bench MODEL -t 1 --json"},
     [NEAP_CLI_COMPLETION] = {"completion", "bash", 1, 1, 0, "print the completion script for a shell",
                              "Supported: bash.",
                              "source <(neap completion bash)\n"

@@ -7,7 +7,7 @@ import subprocess
 
 from cli_shared import byte_model, check, clean_environment, finish, one_line, run
 
-COMMANDS = ("run", "chat", "tokenize", "info", "logits", "quantize", "verify", "perplexity", "eval",
+COMMANDS = ("run", "chat", "tokenize", "info", "logits", "quantize", "verify", "perplexity", "eval", "bench",
             "completion", "man", "version", "help")
 model = byte_model()
 
