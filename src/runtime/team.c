@@ -1,9 +1,14 @@
 /* Worker team: one futex word starts a job, one barrier word ends each phase of it.
  *
- * Start: the caller raises `epoch`; workers sleep on it between jobs (after a short spin).
- * Barrier: `arrived` counts up; the last one resets it and raises `phase`, on which the others wait. Both waits
- * spin SPINS pauses first: measured on a two-core machine with other load, spin-then-sleep took 1.4-1.7 us per
- * barrier, pure spinning up to 160 us, sleeping at once 8-12 us. A wake call is made only when someone sleeps.
+ * Start: the caller raises `epoch`; workers wait on it between jobs.
+ * Barrier: `arrived` counts up; the last one resets it and raises `phase`, on which the others wait.
+ * A wake call is made only when someone sleeps.
+ *
+ * Waiting: spin, then sleep. How long to spin depends on the machine, and nothing tells which one it is. Alone, a
+ * long spin ends awake nearly always, while a sleeper's core falls idle and takes 35 us to come back. Where cores
+ * are shared, the thread that is waited for may need this very core: every spin delays the end of the wait. So a
+ * gate spins long while that ends awake, short once it does not, and long again for one wait in PROBE to see
+ * whether the machine has changed. No result depends on it.
  *
  * Memory order: arrivals are acq_rel on one counter, the release of `phase` publishes them to all waiters. */
 #include "runtime/team.h"
@@ -13,16 +18,24 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/arena.h"
 
-enum { SPINS = 2000 };
+enum {
+    SHORT_SPIN = 20,       /* pauses: 0.2 .. 1 us */
+    LONG_SPIN_NS = 100000, /* above the 35 us in which a sleeping core wakes */
+    TRUST_MAX = 16,
+    TRUST_LOST = 4, /* per wait that ended asleep: long spins pay when four of five waits end awake */
+    PROBE = 251     /* without trust one wait in so many is long; a prime, so that it meets every phase of a plan */
+};
 
 /* A word that threads wait on until it differs from what they saw. */
 typedef struct gate {
     _Alignas(64) _Atomic uint32_t value;
     _Atomic uint32_t sleepers;
+    _Atomic int32_t trust; /* that a long spin ends awake; a hint, so lost updates do no harm */
 } gate;
 
 typedef struct member {
@@ -51,11 +64,35 @@ static inline void pause_hint(void) {
 #endif
 }
 
-static void gate_wait(gate *g, uint32_t seen) {
-    for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&g->value, memory_order_acquire) != seen) return;
-        pause_hint();
+static int64_t clock_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* True when the value changed while this thread spun. */
+static bool gate_spin(const gate *g, uint32_t seen, bool is_long) {
+    for (int64_t end = 0;;) {
+        for (int i = 0; i < SHORT_SPIN; i++) {
+            if (atomic_load_explicit(&g->value, memory_order_acquire) != seen) return true;
+            pause_hint();
+        }
+        if (!is_long) return false;
+        const int64_t now = clock_ns();
+        if (end == 0) end = now + LONG_SPIN_NS;
+        if (now >= end) return false;
     }
+}
+
+static void gate_wait(gate *g, uint32_t seen) {
+    const int32_t trust = atomic_load_explicit(&g->trust, memory_order_relaxed);
+    const bool is_long = trust > 0 || seen % PROBE == 0;
+    if (gate_spin(g, seen, is_long)) {
+        /* stored only while it still changes: on a quiet machine the gate's cache line stays shared */
+        if (is_long && trust < TRUST_MAX) atomic_store_explicit(&g->trust, trust + 1, memory_order_relaxed);
+        return;
+    }
+    if (trust > 0) atomic_store_explicit(&g->trust, trust > TRUST_LOST ? trust - TRUST_LOST : 0, memory_order_relaxed);
     /* seq_cst on both sides: either the raiser sees the sleeper, or the sleeper sees the new value. */
     atomic_fetch_add(&g->sleepers, 1);
     while (atomic_load(&g->value) == seen) syscall(SYS_futex, &g->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
@@ -118,6 +155,7 @@ neap_status neap_team_create(neap_team **out, int32_t n_threads) {
     neap_team *t = p;
     t->arena = arena;
     t->n_threads = n_threads;
+    t->epoch.trust = t->phase.trust = TRUST_MAX;
     for (int32_t i = 1; i < n_threads; i++) {
         t->members[i].team = t;
         t->members[i].worker = i;

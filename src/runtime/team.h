@@ -1,7 +1,7 @@
 /* The worker team: persistent threads that run one function together. Worker 0 is the calling thread.
  *
- * The barrier spins briefly, then sleeps on a futex, so that a busy or small machine never burns the time that
- * another worker needs; between jobs all workers sleep and cost nothing. */
+ * The barrier spins, then sleeps on a futex; it spins long only where that has paid lately, so that a busy or small
+ * machine does not burn the time that another worker needs. Between jobs all workers sleep and cost nothing. */
 #ifndef NEAP_RUNTIME_TEAM_H
 #define NEAP_RUNTIME_TEAM_H
 
