@@ -23,10 +23,13 @@ enum {
     ATTEND_TILE = 4,                       /* heads of a register tile */
     ATTEND_SCORES = V_WIDTH == 16 ? 4 : 3, /* positions of a score tile: 16 or 12 accumulators */
     ATTEND_BLOCK = V_WIDTH == 16 ? 8 : 9,  /* positions that all heads pass while they are in the first cache */
-    ATTEND_OUT = V_WIDTH == 16 ? 4 : 3,    /* vectors of an output tile */
+    ATTEND_OUT = V_WIDTH == 16 ? 6 : 3,    /* vectors of an output tile */
     ATTEND_E_ROWS = ATTEND_BATCH + 2,      /* the last score tile may hang over */
     ATTEND_HEAD_VECS = NEAP_ATTEND_HEADS / V_WIDTH,
 };
+
+/* Loops that want all registers: not put into one function. */
+#define ATTEND_APART __attribute__((noinline))
 
 typedef struct attend_row {
     bool is_started;
@@ -38,15 +41,19 @@ typedef struct attend_fetch {
     const attend_batch *batch;
     int32_t i;               /* its row */
     const uint8_t *at, *end; /* the rest of the row before it */
+    int64_t step;            /* lines per register tile */
 } attend_fetch;
 
 typedef struct attend_work {
     const neap_attend_args *a;
     float *tile, *e; /* [64][r + dr], [ATTEND_E_ROWS][32] */
-    const float *decoded[ATTEND_BATCH];
     attend_row rows[NEAP_ATTEND_ROWS];
+    const attend_batch *batch;
+    const float *decoded[ATTEND_BATCH];
+    int64_t n_decoded;
     attend_fetch fetch;
     /* the row in turn: its positions of the batch, page by page */
+    uint8_t chosen[ATTEND_BATCH + 1];
     const float *mine[ATTEND_BATCH + ATTEND_SCORES];
     int32_t n, n_pages, page_begin[ATTEND_BATCH + 1];
     int32_t n_cuts, cut_at[ATTEND_BATCH];
@@ -56,9 +63,7 @@ typedef struct attend_work {
 
 /* ---- fetching ahead ---- */
 
-V_INLINE void attend_fetch_lines(attend_work *w, int64_t lines) {
-    attend_fetch *f = &w->fetch;
-    const neap_attend_args *a = w->a;
+V_INLINE void attend_fetch_lines(const neap_attend_args *a, attend_fetch *f, int64_t lines) {
     for (; lines > 0; lines--) {
         if (f->at >= f->end) {
             if (f->i == f->batch->n) return;
@@ -74,27 +79,33 @@ V_INLINE void attend_fetch_lines(attend_work *w, int64_t lines) {
     }
 }
 
-static inline void attend_decode(attend_work *w, const attend_batch *b) {
-    const neap_latent_format *f = &w->a->format;
-    int64_t width = (int64_t)f->r + f->dr;
-    for (int32_t k = 0; k < b->n; k++)
-        w->decoded[k] = latents_decode(f, &w->a->cache, b->positions[k], w->tile + k * width);
-}
-
 /* The part of the batch that row i sees. */
-static inline void attend_choose(attend_work *w, const attend_batch *b, int64_t i) {
+static inline void attend_choose(attend_work *w, int64_t i) {
+    const attend_batch *b = w->batch;
     w->row = i;
     w->n = w->n_pages = w->page_begin[0] = 0;
     for (int32_t p = 0; p < b->n_pages; p++) {
         uint64_t members = b->members[p][i];
         if (!members) continue;
         for (int32_t k = b->page_begin[p]; k < b->page_begin[p + 1]; k++) {
-            w->mine[w->n] = w->decoded[k];
+            w->chosen[w->n] = (uint8_t)k;
             w->n += members >> b->positions[k] % NEAP_PAGE_ROWS & 1;
         }
         w->page_begin[++w->n_pages] = w->n;
     }
-    for (int k = 0; w->n && k < ATTEND_SCORES; k++) w->mine[w->n + k] = w->mine[w->n - 1]; /* the last tile's rest */
+}
+
+/* Positions [i, end) of the row as floats. A position is decoded when the first row wants it, a few at a time, so
+ * that it is still in the first cache for its scores. */
+static ATTEND_APART void attend_decode(attend_work *w, int64_t i, int64_t end) {
+    const attend_batch *b = w->batch;
+    const neap_latent_format *f = &w->a->format;
+    int64_t width = (int64_t)f->r + f->dr;
+    for (; w->n_decoded <= w->chosen[end - 1]; w->n_decoded++)
+        w->decoded[w->n_decoded] =
+            latents_decode(f, &w->a->cache, b->positions[w->n_decoded], w->tile + w->n_decoded * width);
+    for (; i < end; i++) w->mine[i] = w->decoded[w->chosen[i]];
+    for (; i % ATTEND_SCORES; i++) w->mine[i] = w->mine[i - 1]; /* what hangs over */
 }
 
 /* ---- scores ---- */
@@ -147,19 +158,20 @@ V_INLINE void attend_score_tile(attend_work *w, int64_t h, int64_t i, const int 
     }
 }
 
-static inline void attend_scores(attend_work *w, int64_t fetch) {
+static ATTEND_APART void attend_scores(attend_work *w) {
     int64_t n_heads = w->a->n_heads;
     for (int64_t i = 0; i < w->n; i += ATTEND_BLOCK) {
         int64_t h = 0, end = i + ATTEND_BLOCK < w->n ? i + ATTEND_BLOCK : w->n;
+        attend_decode(w, i, end);
         for (; h + ATTEND_TILE <= n_heads; h += ATTEND_TILE)
             for (int64_t k = i; k < end; k += ATTEND_SCORES) {
                 attend_score_tile(w, h, k, ATTEND_TILE);
-                attend_fetch_lines(w, fetch);
+                attend_fetch_lines(w->a, &w->fetch, w->fetch.step);
             }
         for (; h < n_heads; h++)
             for (int64_t k = i; k < end; k += ATTEND_SCORES) {
                 attend_score_tile(w, h, k, 1);
-                attend_fetch_lines(w, fetch);
+                attend_fetch_lines(w->a, &w->fetch, w->fetch.step);
             }
     }
 }
@@ -182,7 +194,7 @@ V_INLINE vec attend_page_exp(float *e, int64_t n, vec max) {
     return lane[0];
 }
 
-static inline void attend_softmax(attend_work *w) {
+static ATTEND_APART void attend_softmax(attend_work *w) {
     attend_row *row = &w->rows[w->row];
     w->n_cuts = 0;
     for (int32_t p = 0; p < w->n_pages; p++) {
@@ -213,8 +225,8 @@ static inline void attend_softmax(attend_work *w) {
 /* ---- output ---- */
 
 /* Heads [h, h + nh), columns [c, c + nc * V_WIDTH); is_last: only `left` < V_WIDTH columns (nc = 1). */
-V_INLINE void attend_out_tile(const attend_work *w, int64_t h, int64_t c, const int nh, const int nc,
-                              const bool is_last, int64_t left) {
+V_INLINE void attend_out_tile(const attend_work *w, const float *const *rows, int64_t h, int64_t c, const int nh,
+                              const int nc, const bool is_last, int64_t left) {
     const neap_attend_args *a = w->a;
     const float *e = w->e + h;
     float *out = a->out + w->row * a->ld_out_row + h * a->ld_out_head + c;
@@ -228,7 +240,7 @@ V_INLINE void attend_out_tile(const attend_work *w, int64_t h, int64_t c, const 
     for (int32_t k = 0; k <= w->n_cuts; k++) {
         int64_t end = k < w->n_cuts ? w->cut_at[k] : w->n;
         for (; i < end; i++) {
-            const float *from = w->mine[i] + c;
+            const float *from = rows[i]; /* + c */
             vec row[ATTEND_OUT];
             V_UNROLL for (int y = 0; y < nc; y++) row[y] = is_last ? v_load_n(from, left) : v_load(from + y * V_WIDTH);
             V_UNROLL for (int x = 0; x < nh; x++) {
@@ -252,13 +264,18 @@ V_INLINE void attend_out_tile(const attend_work *w, int64_t h, int64_t c, const 
 }
 
 /* The same columns of all heads, so that their part of the rows is read from the first cache. */
-V_INLINE void attend_out_columns(const attend_work *w, int64_t c, const int nc, const bool is_last, int64_t left) {
+V_INLINE void attend_out_columns(attend_work *w, int64_t c, const int nc, const bool is_last, int64_t left) {
+    const float *rows[ATTEND_BATCH];
     int64_t h = 0, n = w->a->n_heads;
-    for (; h + ATTEND_TILE <= n; h += ATTEND_TILE) attend_out_tile(w, h, c, ATTEND_TILE, nc, is_last, left);
-    for (; h < n; h++) attend_out_tile(w, h, c, 1, nc, is_last, left);
+    for (int32_t i = 0; i < w->n; i++) rows[i] = w->mine[i] + c;
+    for (; h + ATTEND_TILE <= n; h += ATTEND_TILE) {
+        attend_out_tile(w, rows, h, c, ATTEND_TILE, nc, is_last, left);
+        attend_fetch_lines(w->a, &w->fetch, w->fetch.step);
+    }
+    for (; h < n; h++) attend_out_tile(w, rows, h, c, 1, nc, is_last, left);
 }
 
-static inline void attend_output(attend_work *w) {
+static ATTEND_APART void attend_output(attend_work *w) {
     int64_t r = w->a->format.r, c = 0;
     while (c + V_WIDTH <= r) {
         int64_t vecs = (r - c) / V_WIDTH; /* the last columns not one vector at a time: that waits for its chains */
@@ -301,6 +318,15 @@ static inline void attend_finish(const attend_work *w) {
     }
 }
 
+/* From now on a few lines per register tile: all of them by the time this batch is done. */
+static inline void attend_fetch_start(attend_work *w, const attend_batch *next) {
+    const neap_attend_args *a = w->a;
+    int64_t lines = next->n * (latents_row_bytes(&a->format) / 64 + 2), n = w->batch->n;
+    int64_t tiles = n / ATTEND_SCORES + 1 + a->format.r / (ATTEND_OUT * V_WIDTH);
+    tiles *= a->n_rows * ((a->n_heads + ATTEND_TILE - 1) / ATTEND_TILE);
+    w->fetch = (attend_fetch){.batch = next, .step = lines / tiles + 1};
+}
+
 static inline void attend_rows(const neap_attend_args *a) {
     attend_work w;
     attend_batch batches[2], *now = batches, *next = batches + 1;
@@ -309,24 +335,21 @@ static inline void attend_rows(const neap_attend_args *a) {
     for (int64_t i = 0; i < a->n_rows; i++) cursors[i] = attend_open(a, i);
     attend_next_batch(now, cursors, a->n_rows);
     w.fetch = (attend_fetch){.batch = now};
-    attend_fetch_lines(&w, INT64_MAX);
-    int64_t row_lines = latents_row_bytes(&a->format) / 64 + 2;
     while (now->n) {
+        attend_fetch_lines(a, &w.fetch, INT64_MAX); /* what is left: the first batch, or a rest */
         attend_next_batch(next, cursors, a->n_rows);
-        w.fetch = (attend_fetch){.batch = next};
-        int64_t tiles = a->n_rows * ((a->n_heads + ATTEND_TILE - 1) / ATTEND_TILE) * (now->n / ATTEND_SCORES + 1);
-        attend_decode(&w, now);
+        w.batch = now;
+        w.n_decoded = 0;
+        attend_fetch_start(&w, next);
         for (int64_t i = 0; i < a->n_rows; i++) {
-            attend_choose(&w, now, i);
+            attend_choose(&w, i);
             if (!w.n) continue;
-            attend_scores(&w, next->n * row_lines / tiles + 1);
+            attend_scores(&w);
             attend_softmax(&w);
             attend_output(&w);
         }
-        attend_fetch_lines(&w, INT64_MAX);
-        attend_batch *done = now;
         now = next;
-        next = done;
+        next = batches + (now == batches);
     }
     attend_finish(&w);
 }
