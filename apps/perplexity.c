@@ -157,10 +157,10 @@ static double quantile(const neap_cli_saved *a, double q) {
 
 static void print_text(const run *r) {
     const neap_cli_saved *a = &r->against;
+    int64_t window = r->plan.window < r->plan.n_tokens ? r->plan.window : r->plan.n_tokens;
     neap_cli_outf("Final estimate: PPL = %.4f +/- %.5f\n", perplexity(&r->nll), perplexity_error(&r->nll));
     neap_cli_outf("%lld tokens scored in %lld window%s of %lld, %.1f s\n", (long long)r->plan.n_scored,
-                  (long long)r->plan.n_windows, r->plan.n_windows == 1 ? "" : "s", (long long)r->plan.window,
-                  r->seconds);
+                  (long long)r->plan.n_windows, r->plan.n_windows == 1 ? "" : "s", (long long)window, r->seconds);
     if (a->kl == NULL) return;
     neap_cli_outf("\nagainst %s, %lld positions, its PPL = %.4f\n", a->path, (long long)a->n_positions,
                   perplexity(&a->nll));

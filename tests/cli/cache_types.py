@@ -45,6 +45,27 @@ c = json.loads(run("info", no_index, "--json").out)["caches"]
 check(c["cache_type"] == "bf16" and c["index_type"] is None and c["index_bytes_per_token"] == 0, c)
 check(b"no layer has an indexer" in run("info", no_index).out)
 
+# without MLA layers there is nothing to round: the first two layers of a model as a model
+kda = json.load(open(os.path.join(no_index, "config.json")))
+kda["num_hidden_layers"] = 2
+kda["linear_attn_config"].update(kda_layers=[1, 2], full_attn_layers=[])
+states = os.path.join(scratch(), "states")
+os.makedirs(states)
+with open(os.path.join(states, "config.json"), "w") as f:
+    json.dump(kda, f)
+tensors = read_tensors(os.path.join(no_index, "model-00001-of-00001.safetensors"))
+write_tensors(os.path.join(states, "model.safetensors"), {k: t for k, t in tensors.items() if not k.startswith("model.layers.") or
+                                                          k.split(".")[2] in "01"})
+c = json.loads(run("info", states, "--json", *flags("fp8", "mxfp8")).out)["caches"]
+check(c["cache_type"] is c["index_type"] is None and c["latent_bytes_per_token"] == c["index_bytes_per_token"] == 0, c)
+check(b"the model has no MLA layers" in run("info", states, *flags("fp8", "mxfp8")).out)
+results = []
+for types in (("f32", "f32"), ("fp8", "mxfp8")):
+    r = run("perplexity", states, "--tokens", "-", "-v", *flags(*types), stdin=json.dumps(list(range(100))).encode())
+    check(r.code == 0 and b"caches: none (the model has no MLA layers)" in r.err, r)
+    results.append(r.out.splitlines()[0])
+check(results[0] == results[1], results)
+
 # wrong values are named with the right ones, also from the environment
 for option, value, choices in (("--cache-type", "f16", "f32|bf16|fp8"), ("--index-type", "fp8", "f32|bf16|mxfp8")):
     for command in (("run", VALLEY, "-p", "a"), ("info", VALLEY), ("verify", VALLEY, "x"), ("logits", VALLEY), ("chat", VALLEY),
