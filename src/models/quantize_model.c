@@ -13,7 +13,6 @@
 #include "models/quantize.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -137,6 +136,16 @@ static void encode_rows(const neap_recode *r, const float *x, int64_t n, char *c
         }
 }
 
+static int64_t count_nonfinite(const float *x, int64_t n) {
+    int64_t n_bad = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        n_bad += (bits & 0x7f800000) == 0x7f800000;
+    }
+    return n_bad;
+}
+
 static neap_status make_piece(piece *p) {
     const neap_recode *r = p->r;
     int64_t rows = piece_rows(r);
@@ -145,8 +154,7 @@ static neap_status make_piece(piece *p) {
     char *codes = (char *)(values + rows * r->k);
     p->codes = codes;
     NEAP_TRY(neap_rows_read(p->q->c, &r->match, r->k, p->row, p->n, stage, values));
-    int64_t n_bad = 0;
-    for (int64_t i = 0; i < p->n * r->k; i++) n_bad += !isfinite(values[i]);
+    int64_t n_bad = count_nonfinite(values, p->n * r->k);
     NEAP_CHECK(n_bad == 0, NEAP_BAD_FILE, "%s: tensor %s: %" PRId64 " non-finite value%s in what was read of it",
                neap_checkpoint_shard_name(p->q->c, r->match.data->shard), r->match.data->name, n_bad,
                n_bad == 1 ? "" : "s");

@@ -9,30 +9,41 @@
  * pack.c and keeps the codes as they are. Owns nothing. Source: quantised formats 1 and 2. */
 #include "models/rows.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "tensor/codec.h"
 
+/* The file's data need not be aligned, and a 16-bit float is the upper half of a wider one. */
+static void bf16_to_f32(float *dst, const uint8_t *bytes, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t half;
+        memcpy(&half, bytes + 2 * i, sizeof half);
+        dst[i] = neap_bf16_to_f32(half);
+    }
+}
+
 void neap_rows_to_f32(float *dst, const void *src, int64_t n, neap_dtype dtype) {
     const uint8_t *bytes = src;
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t half = 0;
-        switch (dtype) {
-        case NEAP_DTYPE_F32: memcpy(&dst[i], bytes + 4 * i, sizeof(float)); break;
-        case NEAP_DTYPE_BF16:
-            memcpy(&half, bytes + 2 * i, sizeof half);
-            dst[i] = neap_bf16_to_f32(half);
-            break;
-        case NEAP_DTYPE_F16:
+    switch (dtype) {
+    case NEAP_DTYPE_F32: memcpy(dst, bytes, (size_t)n * sizeof(float)); break;
+    case NEAP_DTYPE_BF16: bf16_to_f32(dst, bytes, n); break;
+    case NEAP_DTYPE_F16:
+        for (int64_t i = 0; i < n; i++) {
+            uint16_t half;
             memcpy(&half, bytes + 2 * i, sizeof half);
             dst[i] = neap_f16_to_f32(half);
-            break;
-        case NEAP_DTYPE_F8_E8M0: dst[i] = neap_e8m0_decode(bytes[i]); break;
-        case NEAP_DTYPE_F8_E4M3: dst[i] = neap_e4m3_decode(bytes[i]); break;
-        default: dst[i] = 0; break;
         }
+        break;
+    case NEAP_DTYPE_F8_E8M0:
+        for (int64_t i = 0; i < n; i++) dst[i] = neap_e8m0_decode(bytes[i]);
+        break;
+    case NEAP_DTYPE_F8_E4M3:
+        for (int64_t i = 0; i < n; i++) dst[i] = neap_e4m3_decode(bytes[i]);
+        break;
+    default: assert(!"dtype");
     }
 }
 
@@ -87,8 +98,12 @@ static neap_status read_scales(const neap_checkpoint *c, const neap_match *match
 
 /* One row of codes to values before scaling. */
 static void decode_codes(float *dst, const uint8_t *codes, int64_t k, neap_dtype dtype) {
+    static const float e2m1[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
     if (dtype == NEAP_DTYPE_U8)
-        for (int64_t j = 0; j < k; j++) dst[j] = neap_e2m1_decode(j % 2 == 0 ? codes[j / 2] & 15 : codes[j / 2] >> 4);
+        for (int64_t j = 0; j + 1 < k; j += 2) { /* k is a multiple of 32 */
+            dst[j] = e2m1[codes[j / 2] & 15];
+            dst[j + 1] = e2m1[codes[j / 2] >> 4];
+        }
     else if (dtype == NEAP_DTYPE_I8)
         for (int64_t j = 0; j < k; j++) dst[j] = (float)(int8_t)codes[j];
     else
