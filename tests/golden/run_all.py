@@ -5,13 +5,17 @@ there is one.
     run_all.py PROGRAM [--cpu MASK] [--threads N]
 
 The larger set has the same layout and is named by NEAP_GOLDEN_DIR. Each line tells model, file, verdict and
-seconds; a failure shows what verify printed.
+seconds; a failure shows what verify printed. Files in the tree are also judged with rounded caches, by medians and
+agreement.
 """
 import glob
 import os
 import subprocess
 import sys
 import time
+
+
+TYPES = (("f32", "f32"), ("bf16", "bf16"), ("fp8", "mxfp8"), ("fp8", "bf16"), ("bf16", "mxfp8"))
 
 
 def main():
@@ -30,16 +34,18 @@ def main():
             sys.exit(f"no golden files below {root}")
         for golden in found:
             model = os.path.dirname(golden)
-            begin = time.monotonic()
-            r = subprocess.run([program, "verify", model, golden, *extra], capture_output=True, text=True,
-                               stdin=subprocess.DEVNULL, timeout=280)
-            took = time.monotonic() - begin
-            verdict = "ok" if r.returncode == 0 else f"FAILED (exit {r.returncode})"
-            print(f"{os.path.basename(model):32} {os.path.basename(golden):26} {verdict:10} {took:6.2f} s", flush=True)
             n_files += 1
-            if r.returncode != 0:
-                failed.append(golden)
-                print(r.stdout[-4000:] + r.stderr[-4000:])
+            for cache, index in TYPES[:1] if root == larger else TYPES:
+                begin = time.monotonic()
+                r = subprocess.run([program, "verify", model, golden, "--cache-type", cache, "--index-type", index, *extra],
+                                   capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=280)
+                took = time.monotonic() - begin
+                verdict = "ok" if r.returncode == 0 else f"FAILED (exit {r.returncode})"
+                print(f"{os.path.basename(model):32} {os.path.basename(golden):22} {cache:4} {index:5} {verdict:10} "
+                      f"{took:6.2f} s", flush=True)
+                if r.returncode != 0:
+                    failed.append(golden)
+                    print(r.stdout[-4000:] + r.stderr[-4000:])
     print(f"{n_files} golden files, {len(failed)} failed")
     sys.exit(1 if failed else 0)
 
