@@ -257,6 +257,38 @@ static void old_one(kc *c, int64_t heads, int64_t d, int64_t n, int64_t k, kc_fi
     kc_end(c);
 }
 
+static const kc_unfused *unfused_of(const kc *c) {
+#if defined(NEAP_SIMD) && NEAP_SIMD
+    if (strcmp(c->isa, "avx2") == 0) return neap_kc_unfused_avx2();
+    if (strcmp(c->isa, "avx512") == 0) return neap_kc_unfused_avx512();
+#endif
+    (void)c;
+    return NULL;
+}
+
+/* What the bench compares with selects the same from an array of scores. */
+static void one_array(kc *c, int64_t n, int64_t k, kc_fill fill) {
+    const kc_unfused *other = unfused_of(c);
+    if (!other) return;
+    kc_begin(c, "array n %lld k %lld fill %d", (long long)n, (long long)k, (int)fill);
+    float *scores = kc_floats(c, n, 1, fill);
+    scored *all = kc_bytes(c, n * (int64_t)sizeof *all);
+    int32_t *want = kc_bytes(c, k * 4), *got = kc_bytes(c, k * 4), *bad = kc_bytes(c, k * 4);
+    for (int64_t i = 0; i < n; i++) all[i] = (scored){scores[i], (int32_t)i};
+    qsort(all, (size_t)n, sizeof *all, by_rank);
+    for (int64_t i = 0; i < k; i++) want[i] = all[i].position;
+    qsort(want, (size_t)k, 4, by_position);
+    for (int64_t i = 0; i < k; i++) bad[i] = (int32_t)(i * n / k);
+    const int32_t *warm[] = {NULL, want, bad};
+    for (int i = 0; i < 3; i++) {
+        other->select(got, scores, n, k, warm[i], lists(c, 1, k));
+        kc_same_bytes(c, "selection from an array", got, want, k * 4);
+    }
+    other->digits(got, scores, kc_bytes(c, n * 4), n, k);
+    kc_same_bytes(c, "selection by digits", got, want, k * 4);
+    kc_end(c);
+}
+
 static void check(kc *c) {
     static const int64_t ds[] = {1, 8, 15, 16, 24, 31, 32, 33, 40, 64, 100, 128};
     static const int64_t heads[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 16, 17};
@@ -289,6 +321,10 @@ static void check(kc *c) {
     one(c, (shape){NEAP_ROWS_MXFP8, 128, 64, 1, 500, 256, KC_NORMAL, DATA_FILL});
     one(c, (shape){NEAP_ROWS_F32, 16, 2, 1, 20000, 2048, KC_NORMAL, DATA_TIES});
     one(c, (shape){NEAP_ROWS_F32, 16, 2, 1, 20000, 2048, KC_NORMAL, DATA_FILL});
+    for (int i = 0; i < KC_FILLS; i++) {
+        one_array(c, 333, 20, (kc_fill)i);
+        one_array(c, 5000, 100, (kc_fill)i);
+    }
     static const int64_t old[][3] = {{16, 200, 20}, {17, 65, 9}, {128, 333, 100}};
     for (int i = 0; i < 3; i++) old_one(c, 3, old[i][0], old[i][1], old[i][2], KC_NORMAL, i == 1);
 }
@@ -365,15 +401,6 @@ static timed problem(kc *c, neap_row_kind kind, int64_t heads, int64_t rows, int
     t.out = kc_bytes(c, k * 4), t.keys = kc_bytes(c, n * 4), t.scores = kc_output(c, rows * n, 0);
     if (other) t.dots = kc_output(c, rows * heads * n, 0);
     return t;
-}
-
-static const kc_unfused *unfused_of(const kc *c) {
-#if defined(NEAP_SIMD) && NEAP_SIMD
-    if (strcmp(c->isa, "avx2") == 0) return neap_kc_unfused_avx2();
-    if (strcmp(c->isa, "avx512") == 0) return neap_kc_unfused_avx512();
-#endif
-    (void)c;
-    return NULL;
 }
 
 /* Fused against unfused; times per key and row. The FMA peak is measured in the same turns. */

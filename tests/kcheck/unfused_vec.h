@@ -43,18 +43,49 @@ static void weigh_pass(const neap_index_scan_args *a, const float *dots, float *
         }
 }
 
+/* Positions of the set bits; the first four are written in any case, which the list has room for. */
+V_INLINE int32_t *put_bits(int32_t *out, uint64_t bits, int64_t position) {
+    int n = __builtin_popcountll(bits);
+    V_UNROLL for (int i = 0; i < 4; i++) {
+        out[i] = (int32_t)(position + __builtin_ctzll(bits | (uint64_t)1 << 63));
+        bits &= bits - 1;
+    }
+    for (int i = 4; i < n; i++) {
+        out[i] = (int32_t)(position + __builtin_ctzll(bits));
+        bits &= bits - 1;
+    }
+    return out + n;
+}
+
+/* Where a good bound is known, few pass: bits first, then their positions, then their keys. */
+static void select_warm(neap_candidates *c, const float *scores, int64_t n, int64_t k, const int32_t *warm) {
+    tk_gate gate = tk_gate_begin(c, k);
+    uint32_t least = UINT32_MAX;
+    for (int64_t i = 0; i < k; i++) {
+        uint32_t key = topk_key(scores[warm[i]]);
+        least = key < least ? key : least;
+    }
+    tk_gate_set(&gate, least);
+    int64_t j = 0;
+    for (; j + 64 <= n && !gate.is_open && c->n + 128 <= neap_candidates_capacity(k); j += 64) {
+        uint64_t bits = 0;
+        V_UNROLL for (int t = 0; t < 64; t += V_WIDTH) bits |=
+            (uint64_t)tk_passing(v_load(scores + j + t), v_set1(gate.at_least)) << t;
+        c->n = put_bits(c->positions + c->n, bits, j) - c->positions;
+    }
+    for (int64_t i = 0; i < c->n; i++) c->order[i] = topk_key(scores[c->positions[i]]);
+    /* the rest, and more when the bound was bad */
+    for (; j < n; j += V_WIDTH) tk_gate_offer(&gate, v_load_n(scores + j, n - j), j, n - j);
+}
+
 static void select_pass(int32_t *out, const float *scores, int64_t n, int64_t k, const int32_t *warm,
                         neap_candidates *list) {
-    tk_gate gate = tk_gate_begin(list, k);
     if (warm) {
-        uint32_t least = UINT32_MAX;
-        for (int64_t i = 0; i < k; i++) {
-            uint32_t key = topk_key(scores[warm[i]]);
-            least = key < least ? key : least;
-        }
-        tk_gate_set(&gate, least);
+        select_warm(list, scores, n, k, warm);
+    } else {
+        tk_gate gate = tk_gate_begin(list, k);
+        for (int64_t j = 0; j < n; j += V_WIDTH) tk_gate_offer(&gate, v_load_n(scores + j, n - j), j, n - j);
     }
-    for (int64_t j = 0; j < n; j += V_WIDTH) tk_gate_offer(&gate, v_load_n(scores + j, n - j), j, n - j);
     tk_merge(out, list, 1, k);
 }
 
