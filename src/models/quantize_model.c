@@ -136,12 +136,13 @@ static void encode_rows(const neap_recode *r, const float *x, int64_t n, char *c
         }
 }
 
+/* Also what BF16 would round to infinity. */
 static int64_t count_nonfinite(const float *x, int64_t n) {
     int64_t n_bad = 0;
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &x[i], sizeof bits);
-        n_bad += (bits & 0x7f800000) == 0x7f800000;
+        n_bad += (bits & 0x7fffffff) >= 0x7f7f8000;
     }
     return n_bad;
 }
@@ -155,9 +156,9 @@ static neap_status make_piece(piece *p) {
     p->codes = codes;
     NEAP_TRY(neap_rows_read(p->q->c, &r->match, r->k, p->row, p->n, stage, values));
     int64_t n_bad = count_nonfinite(values, p->n * r->k);
-    NEAP_CHECK(n_bad == 0, NEAP_BAD_FILE, "%s: tensor %s: %" PRId64 " non-finite value%s in what was read of it",
+    NEAP_CHECK(n_bad == 0, NEAP_BAD_FILE, "%s: tensor %s: %" PRId64 " value%s not finite, or beyond the range of BF16",
                neap_checkpoint_shard_name(p->q->c, r->match.data->shard), r->match.data->name, n_bad,
-               n_bad == 1 ? "" : "s");
+               n_bad == 1 ? " is" : "s are");
     encode_rows(r, values, p->n, codes, p->scales);
     return NEAP_OK;
 }
