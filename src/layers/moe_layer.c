@@ -3,7 +3,8 @@
  *   phase 1  router logits = W_r x;  z = W_down x (latent);  shared gate and up
  *   phase 2  per row: choose experts, weights, in ascending order of id;   beside: shared activation
  *   phase 3  counting sort of (row, expert) pairs by expert: one task
- *   phase 4  tasks (chosen expert, panel): h = act(W1 z, W3 z) for the expert's rows
+ *   phase 4  tasks (chosen expert, panel), cut by rows and not by number (moe_split.h): h = act(W1 z, W3 z) for the
+ *            expert's rows
  *   phase 5  tasks = output panels: for each expert in ascending order, acc[row] += weight * (W2 h)
  *   phase 6  (latent) acc <- RMSNorm(acc)
  *   phase 7  (latent) m = W_up acc;  beside: s = W_sdown shared
@@ -13,6 +14,7 @@
 #include <string.h>
 
 #include "layers/builder.h"
+#include "layers/moe_split.h"
 
 typedef struct moe_args {
     const neap_kernels *k;
@@ -104,10 +106,17 @@ static void sort_run(const void *ptr, int64_t begin, int64_t end, int32_t worker
     a->first[0] = 0;
 }
 
-static int64_t expert_panels(const moe_args *a) { return (a->spec.expert_width + NEAP_PANEL - 1) / NEAP_PANEL; }
+static neap_moe_split split_of(const moe_args *a) {
+    return (neap_moe_split){.first = a->first,
+                            .active = a->active,
+                            .n_active = a->active[a->spec.n_experts],
+                            .panels = (a->spec.expert_width + NEAP_PANEL - 1) / NEAP_PANEL};
+}
 static int64_t up_count(const void *p) {
     const moe_args *a = p;
-    return a->batch->n_rows > 0 ? a->active[a->spec.n_experts] * expert_panels(a) : 0;
+    if (a->batch->n_rows == 0) return 0;
+    neap_moe_split s = split_of(a);
+    return neap_moe_split_begin(&s, s.n_active);
 }
 
 /* Panels [begin, end) of one expert for all its rows. */
@@ -134,12 +143,11 @@ static void expert_up(const moe_args *a, int32_t e, int64_t begin, int64_t end) 
 static void up_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
     const moe_args *a = ptr;
     (void)worker;
-    int64_t panels = expert_panels(a);
-    while (begin < end) {
-        int64_t i = begin / panels, from = begin % panels;
-        int64_t to = end - i * panels < panels ? end - i * panels : panels;
-        expert_up(a, a->active[i], from, to);
-        begin = i * panels + to;
+    neap_moe_split s = split_of(a);
+    for (int64_t i = 0; i < s.n_active; i++) {
+        int64_t from, to;
+        neap_moe_split_panels(&s, i, begin, end, &from, &to);
+        if (from < to) expert_up(a, a->active[i], from, to);
     }
 }
 
