@@ -328,13 +328,14 @@ static int take_arguments(neap_cli_options *o, int argc, char **argv, int first)
     }
     if (o->help || o->version) return NEAP_EXIT_OK;
     int at = 0, needs_model = info->takes_model == 1 || (info->takes_model == 2 && !o->cpu_info);
-    if (info->tasks != NULL) {
+    const char *tasks = neap_cli_task_table[o->command];
+    if (tasks != NULL) {
         if (n == 0) {
             neap_cli_error("an argument is missing: neap %s %s", info->name, info->arguments);
             return NEAP_EXIT_USAGE;
         }
-        if (!is_choice(info->tasks, words[at])) {
-            neap_cli_error("neap %s: \"%s\" is not one of %s", info->name, words[at], info->tasks);
+        if (!is_choice(tasks, words[at])) {
+            neap_cli_error("neap %s: \"%s\" is not one of %s", info->name, words[at], tasks);
             return NEAP_EXIT_USAGE;
         }
         o->task = words[at++];

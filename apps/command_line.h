@@ -107,12 +107,13 @@ typedef struct neap_cli_command_info {
     const char *summary;    /* one line */
     const char *text;       /* a paragraph or two; may be NULL */
     const char *examples;   /* lines; may be NULL */
-    const char *tasks;      /* the first word after the command, one of "a|b"; NULL = none */
 } neap_cli_command_info;
 
 extern const neap_cli_option neap_cli_option_table[];
 extern const size_t neap_cli_option_count;
 extern const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS];
+/* The first word after the command, one of "a|b"; NULL = there is none. */
+extern const char *const neap_cli_task_table[NEAP_CLI_COMMANDS];
 
 /* Fills o from defaults, environment and arguments, in rising precedence. Prints one line and returns an exit code
  * when something is wrong; 0 otherwise. */

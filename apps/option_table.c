@@ -665,8 +665,7 @@ const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS] = {
          "JSON object in a line: document, question, answer, size (a label), kind. Kinds: chat (document and question "
          "as one message), direct (the same without thinking), plain (the model continues \"Question: ... Answer:\").",
          "neap eval retrieval models/valley\n"
-         "neap eval retrieval models/valley --set probes.jsonl --cache-type fp8 --index-type mxfp8 --json",
-         .tasks = "retrieval"},
+         "neap eval retrieval models/valley --set probes.jsonl --cache-type fp8 --index-type mxfp8 --json"},
     [NEAP_CLI_BENCH] =
         {"bench", "MODEL", 0, 0, 1, "speed at chosen context depths",
          "For every depth: a prompt of that many random tokens, then -n tokens, each timed. Depth 0 is a prompt of -p "
@@ -683,3 +682,5 @@ const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS] = {
     [NEAP_CLI_VERSION] = {"version", "", 0, 0, 0, "print the version", NULL, NULL},
     [NEAP_CLI_HELP] = {"help", "[COMMAND]", 0, 1, 0, "print help", NULL, NULL},
 };
+
+const char *const neap_cli_task_table[NEAP_CLI_COMMANDS] = {[NEAP_CLI_EVAL] = "retrieval"};
