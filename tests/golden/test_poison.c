@@ -297,6 +297,65 @@ static void stale_slots_are_refused(void **state) {
     neap_model_close(m);
 }
 
+/* The same through the public API: answers of two requests, one after the other in the only slot. */
+typedef struct answers {
+    int32_t n_tokens, n_done;
+    int32_t tokens[64];
+    neap_logprob top[64][5];
+} answers;
+
+static void ask(neap_engine *e, const int32_t *prompt, int32_t n, answers *into) {
+    neap_request r;
+    neap_seq *seq;
+    neap_event event = {.struct_size = sizeof event};
+    neap_request_init(&r);
+    r.tokens = prompt;
+    r.n_tokens = (size_t)n;
+    r.max_tokens = 20;
+    r.ignore_eos = 1;
+    r.sampling.n_logprobs = 5;
+    if (neap_submit(e, &r, &seq) != NEAP_OK) fail_msg("%s", neap_last_error());
+    while (neap_step(e) == NEAP_OK)
+        while (neap_poll(e, &event) == NEAP_OK) {
+            into->n_done += event.kind == NEAP_EVENT_DONE;
+            if (event.kind != NEAP_EVENT_TOKEN) continue;
+            assert_true(into->n_tokens < 64);
+            memcpy(into->top[into->n_tokens], event.top, sizeof into->top[0]);
+            into->tokens[into->n_tokens++] = event.token;
+        }
+    neap_seq_free(seq);
+}
+
+static void engines(int format) {
+    static const int32_t cache_types[] = {NEAP_CACHE_BF16, NEAP_CACHE_FP8, NEAP_CACHE_FP8, NEAP_CACHE_BF16};
+    static const int32_t index_types[] = {NEAP_INDEX_BF16, NEAP_INDEX_MXFP8, NEAP_INDEX_BF16, NEAP_INDEX_MXFP8};
+    static answers all[3];
+    for (int p = -1; p < 2; p++) {
+        answers *a = &all[p + 1];
+        neap_engine *e = NULL;
+        neap_engine_options o;
+        memset(a, 0, sizeof *a);
+        neap_memory_poison(p < 0 ? -1 : patterns[p]);
+        neap_engine_options_init(&o);
+        o.n_threads = 2;
+        o.context_max = CTX;
+        o.batch_tokens_max = ROWS;
+        o.cache_type = cache_types[format];
+        o.index_type = index_types[format];
+        if (neap_engine_create(&e, b.model, &o) != NEAP_OK) fail_msg("%s: %s", b.name, neap_last_error());
+        ask(e, b.other, OTHER, a);
+        ask(e, b.tokens, N, a);
+        neap_engine_destroy(e);
+        assert_int_equal(a->n_done, 2);
+        assert_int_equal(a->n_tokens, 40);
+        if (memcmp(a, &all[0], sizeof *a) != 0) fail_msg("%s, format %d: other answers", b.name, format);
+    }
+}
+static void answers_keep_every_bit(void **state) {
+    (void)state;
+    each_model(engines, true);
+}
+
 static int setup(void **state) {
     (void)state;
     is_long = getenv("NEAP_LONG") != NULL;
@@ -308,10 +367,9 @@ static int setup(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(poisoned_memory_changes_no_bit),
-        cmocka_unit_test(any_step_may_come_first),
-        cmocka_unit_test(nan_stays_in_its_sequence),
-        cmocka_unit_test(stale_slots_are_refused),
+        cmocka_unit_test(poisoned_memory_changes_no_bit), cmocka_unit_test(any_step_may_come_first),
+        cmocka_unit_test(nan_stays_in_its_sequence),      cmocka_unit_test(stale_slots_are_refused),
+        cmocka_unit_test(answers_keep_every_bit),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
