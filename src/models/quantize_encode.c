@@ -8,7 +8,9 @@
  *          on belongs to the next power; E2M1 to nearest even, beyond 6 saturates. The published packing.
  *   BF16   nearest even.
  * A group of zeros: INT8 scale 1, MXFP4 scale code 0. Values are finite, so loops work on their bits or in blocks of a
- * fixed size and without calls: a compiler makes vectors of them. Called by quantize_model.c. Source: quantised formats 1. */
+ * fixed size and without calls: a compiler makes vectors of them.
+ *
+ * Called by quantize_model.c. Source: quantised formats 1. */
 #include <float.h>
 #include <math.h>
 #include <string.h>

@@ -15,6 +15,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 
 from cli_shared import (DATA, PROGRAM, SLOW, check, clean_environment, finish, floats, golden_model, one_line, read_tensors,
                         run, scratch, write_tensors)
@@ -405,6 +406,23 @@ def peak_kib(*arguments):
     return peak
 
 
+def interrupted(model):
+    """Ctrl-C while weights are written: exit code 130, nothing is left."""
+    result = os.path.join(scratch(), "stopped")
+    for _ in range(20):
+        p = subprocess.Popen([PROGRAM, "quantize", model, result, "--linear", "int8", "--shard-size", "4M", "-t", "1"],
+                             stderr=subprocess.PIPE, env=clean_environment())
+        while p.poll() is None and not (os.path.isdir(result) and any(f.endswith(".safetensors") for f in os.listdir(result))):
+            time.sleep(0.001)
+        p.send_signal(signal.SIGINT)
+        _, err = p.communicate(timeout=60)
+        if p.returncode != 0:  # else it was done before the signal came
+            check(p.returncode == 130 and b"cancelled" in err and not os.path.exists(result), "interrupted", p.returncode, err)
+            return
+        shutil.rmtree(result)
+    check(False, "never stopped in time")
+
+
 if SLOW == 1:
     peaks = []
     for n in (160000, 320000):
@@ -414,8 +432,10 @@ if SLOW == 1:
         sizes = [os.path.getsize(os.path.join(result, f)) for f in os.listdir(result) if f.endswith(".safetensors")]
         check(len(sizes) > 3 and run("info", result).code == 0, "several shards")
         print(f"width {n}: {sum(sizes) >> 20} MiB in {len(sizes)} files, peak {peaks[-1] >> 10} MiB")
-        shutil.rmtree(large)
         shutil.rmtree(result)
+        if n == 320000:
+            interrupted(large)
+        shutil.rmtree(large)
     check(peaks[1] < 48 << 10 and peaks[1] < peaks[0] + (4 << 10), "memory", peaks)
 
 finish()

@@ -158,7 +158,7 @@ neap_matrix kc_matrix(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, kc_fil
         }
     } else if (kind == NEAP_MATRIX_INT8) {
         static const int64_t groups[] = {128, 32, 64, 4, 12, 256, 1 << 20};
-        neap_matrix_shape_int8(&m, n, k, groups[kc_below(c, 7)]);
+        neap_matrix_shape_int8(&m, n, k, groups[n * k < 100000 ? kc_below(c, 7) : 0]); /* real sizes: 128 */
         int8_t *codes = kc_bytes(c, n * k);
         for (int64_t i = 0; i < n * k; i++) codes[i] = fill == KC_ZEROS ? 0 : (int8_t)(kc_random(c) & 0xff);
         s.dtype = NEAP_DTYPE_I8;
