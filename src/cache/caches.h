@@ -108,8 +108,8 @@ static inline void neap_caches_get_latent(const neap_caches *c, int32_t layer, i
 }
 static inline void neap_caches_get_index(const neap_caches *c, int32_t layer, int32_t slot, int64_t position,
                                          float *x) {
-    neap_index_get(&c->specs[layer].index, neap_caches_index_page(c, layer, slot, position),
-                   position % NEAP_PAGE_ROWS, x);
+    neap_index_get(&c->specs[layer].index, neap_caches_index_page(c, layer, slot, position), position % NEAP_PAGE_ROWS,
+                   x);
 }
 
 #endif
