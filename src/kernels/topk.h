@@ -26,8 +26,8 @@ static inline uint32_t topk_key(float score) {
 }
 
 /* Counts the digits of those keys that agree with `found` under `mask`. */
-static inline void topk_count(uint32_t *count, const uint32_t *keys, int64_t n, uint32_t found, uint32_t mask, int shift,
-                              uint32_t digits) {
+static inline void topk_count(uint32_t *count, const uint32_t *keys, int64_t n, uint32_t found, uint32_t mask,
+                              int shift, uint32_t digits) {
     for (int64_t i = 0; i < n; i++)
         if ((keys[i] & mask) == found) count[keys[i] >> shift & (digits - 1)]++;
 }

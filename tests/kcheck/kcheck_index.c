@@ -406,7 +406,7 @@ static timed problem(kc *c, neap_row_kind kind, int64_t heads, int64_t rows, int
 /* Fused against unfused; times per key and row. The FMA peak is measured in the same turns. */
 static void bench_scan(kc *c, neap_row_kind kind, int64_t rows, int64_t n) {
     enum { HEADS = 32, K = 2048 };
-    static void (*const runs[TURNS])(timed *t) = {run_fused, run_scan, run_unfused, run_multiply};
+    static void (*const runs[TURNS])(timed * t) = {run_fused, run_scan, run_unfused, run_multiply};
     timed t = problem(c, kind, HEADS, rows, n, K, unfused_of(c));
     double best[TURNS], each = (double)(n * rows), macs = each * HEADS * 128;
     best_of(&t, runs, t.other ? TURNS : 2, best);
@@ -432,8 +432,8 @@ static void bench_select(kc *c) {
     float *scores = kc_floats(c, N, 0, KC_NORMAL);
     int32_t *list = kc_bytes(c, K * 4);
     memcpy(t.scores, scores, N * sizeof *scores);
-    static void (*const cold_runs[])(timed *t) = {run_digits, run_select, run_sum};
-    static void (*const warm_runs[])(timed *t) = {run_select, run_sum};
+    static void (*const cold_runs[])(timed * t) = {run_digits, run_select, run_sum};
+    static void (*const warm_runs[])(timed * t) = {run_select, run_sum};
     double cold[3], warm[2];
     best_of(&t, cold_runs, 3, cold);
     memcpy(list, t.out, K * 4);
@@ -444,9 +444,10 @@ static void bench_select(kc *c) {
     t.warm = list;
     best_of(&t, warm_runs, 2, warm);
     c->random = state;
-    printf("index    %-7s top %d of %d scores: memory pass %.1f us; warm gate %.1f us (%.2f passes), cold gate %.1f us, "
-           "counted digits %.1f us\n",
-           c->isa, K, N, warm[1] * 1e6, warm[0] * 1e6, warm[0] / warm[1], cold[1] * 1e6, cold[0] * 1e6);
+    printf(
+        "index    %-7s top %d of %d scores: memory pass %.1f us; warm gate %.1f us (%.2f passes), cold gate %.1f us, "
+        "counted digits %.1f us\n",
+        c->isa, K, N, warm[1] * 1e6, warm[0] * 1e6, warm[0] / warm[1], cold[1] * 1e6, cold[0] * 1e6);
 }
 
 static void bench(kc *c) {

@@ -5,7 +5,8 @@
 #include "kernels/x86/index_vec.h"
 #include "unfused.h"
 
-V_INLINE void dots_heads(const neap_index_scan_args *a, float *out, const float *q, const float *keys, const int n_heads) {
+V_INLINE void dots_heads(const neap_index_scan_args *a, float *out, const float *q, const float *keys,
+                         const int n_heads) {
     vec dot[INDEX_HEADS][2];
     index_dots(dot, q, keys, a->format.d, n_heads, (index_ahead){(const char *)q, 0});
     V_UNROLL for (int h = 0; h < n_heads; h++) V_UNROLL for (int v = 0; v < 2; v++)

@@ -194,8 +194,8 @@ V_INLINE void index_heads(vec sum[2], const float *q, const float *w, const floa
                           index_ahead ahead) {
     vec dot[INDEX_HEADS][2];
     index_dots(dot, q, keys, d, n_heads, ahead);
-    V_UNROLL for (int h = 0; h < n_heads; h++) V_UNROLL for (int v = 0; v < 2; v++)
-        sum[v] = v_fma(v_set1(w[h]), v_max(v_zero(), dot[h][v]), sum[v]);
+    V_UNROLL for (int h = 0; h < n_heads; h++) V_UNROLL for (int v = 0; v < 2; v++) sum[v] =
+        v_fma(v_set1(w[h]), v_max(v_zero(), dot[h][v]), sum[v]);
 }
 
 /* How many heads to take next when so many are left: no small rest. */
