@@ -2,7 +2,7 @@
 """Measures what each format of weights and caches costs, and writes the tables of docs/accuracy.md.
 
     make accuracy                                     # builds neap, then runs this
-    python3 tools/accuracy/accuracy.py --neap build/neap [--work DIR] [--resume] [--full] [--no-document]
+    python3 tools/accuracy/accuracy.py --neap build/neap [--work DIR] [--resume] [--no-document]
 
 Text and questions come from tools/demo/world.py with the seeds below: names that the bundled model never saw. For every
 set of weights (as shipped, and what `neap quantize` makes of it) and every pair of cache formats:
@@ -157,18 +157,17 @@ def fall(reference, now):
     return 100 * mean, 100 * math.sqrt(max(0.0, (lost + won) / n - mean * mean) / n), lost, won
 
 
-def measure(run, full):
-    """[(weights, cache, index, {window: perplexity result}, retrieval result or None)]"""
+def measure(run):
+    """[(weights, cache, index, {window: perplexity result}, retrieval result)]"""
     out = []
     for name, flags in run.a.weights:
         model = run.weights(name, flags)
         for cache, index in DIAGONAL if run.a.quick else [(c, i) for c in CACHES for i in INDEXES]:
             results = {w: run.perplexity(model, cache, index, w) for w in WINDOWS}
-            has_probes = full or flags is None or (cache, index) in DIAGONAL
-            answers = run.retrieval(model, cache, index) if has_probes else None
+            answers = run.retrieval(model, cache, index)
             out.append((name, cache, index, results, answers))
             print(f"{name:14} {cache:5} {index:6} " + " ".join(f"KL {small(results[w]['against']['kl_mean'])}" for w in WINDOWS),
-                  shares(answers) if answers else "", flush=True)
+                  shares(answers), flush=True)
     return out
 
 
@@ -210,7 +209,7 @@ def document(run, cells, claims, seconds):
             a = {w: results[w]["against"] for w in WINDOWS}
             rows.append([cache, index, str(bytes_of[cache, index])] + [small(a[w]["kl_mean"]) for w in WINDOWS] +
                         [f"{100 * a[w]['same_top']:.2f}" for w in WINDOWS] + [f"{results[w]['perplexity']:.4f}" for w in WINDOWS] +
-                        (shares(answers) if answers else ["", ""]))
+                        shares(answers))
         titles = {"shipped": "Weights as shipped (MXFP4 experts, the rest BF16)",
                   "experts bf16": "Experts unpacked to BF16 (`neap quantize --experts bf16`)",
                   "experts int8": "Experts INT8 (`neap quantize --experts int8`)",
@@ -240,7 +239,6 @@ def main():
     ap.add_argument("--work", default=os.path.join(ROOT, "build", "accuracy"), help="folder for texts, logits, weights")
     ap.add_argument("--resume", action="store_true")
     ap.add_argument("--any-build", action="store_true", help="with --resume: results of another build count too")
-    ap.add_argument("--full", action="store_true", help="ask the probes in every cell, not only in three for other weights")
     ap.add_argument("--only", default="", help="comma list of weights, e.g. shipped; leaves the document alone")
     ap.add_argument("--no-document", action="store_true")
     ap.add_argument("--quick", action="store_true", help="a small sample of everything that leaves the document alone: a test of this file")
@@ -253,7 +251,7 @@ def main():
     a.no_document |= a.quick or len(a.weights) < len(WEIGHTS)
     begin = time.monotonic()
     run = Run(a)
-    cells = measure(run, a.full)
+    cells = measure(run)
     if a.weights[0][0] != "shipped":
         return 0
     claims = limits(run, cells)
