@@ -7,7 +7,7 @@
  *
  * `warm` is not used. In this layout one key costs as much as the 16 of its group: 2048 positions scattered over
  * 131072 keys touch a fifth of all groups, but all work of the gate for a cold start, cuts and merge included, is
- * 0.6 % of the scan (kcheck --bench --only=index: 40 us of 6.5 ms at 32 heads x 128). Skipping whole pages by an
+ * below 1 % of the scan (kcheck --bench --only=index: 40 us of 6.5 ms at 32 heads x 128). Skipping whole pages by an
  * upper bound of their scores is not done either: see README.md of this room.
  *
  * `index` over rows of F32 is the older form. */
