@@ -25,7 +25,7 @@ enum {
     ATTEND_BLOCK = V_WIDTH == 16 ? 8 : 9,  /* positions that all heads pass while they are in the first cache */
     ATTEND_OUT = V_WIDTH == 16 ? 6 : 3,    /* vectors of an output tile */
     ATTEND_E_ROWS = ATTEND_BATCH + 2,      /* the last score tile may hang over */
-    ATTEND_HEAD_VECS = NEAP_ATTEND_HEADS / V_WIDTH,
+    ATTEND_TILES = NEAP_ATTEND_HEADS / ATTEND_TILE,
 };
 
 /* Loops that want all registers: not put into one function. */
@@ -56,8 +56,10 @@ typedef struct attend_work {
     uint8_t chosen[ATTEND_BATCH + 1];
     const float *mine[ATTEND_BATCH + ATTEND_SCORES];
     int32_t n, n_pages, page_begin[ATTEND_BATCH + 1];
-    int32_t n_cuts, cut_at[ATTEND_BATCH];
-    float cut[ATTEND_BATCH][NEAP_ATTEND_HEADS];
+    /* pages before which the output of a head is scaled: the factors, and for each tile of heads the pages concerned */
+    float factor[ATTEND_BATCH][NEAP_ATTEND_HEADS];
+    int32_t n_cuts[ATTEND_TILES];
+    uint8_t cuts[ATTEND_TILES][ATTEND_BATCH];
     int64_t row;
 } attend_work;
 
@@ -196,29 +198,28 @@ V_INLINE vec attend_page_exp(float *e, int64_t n, vec max) {
 
 static ATTEND_APART void attend_softmax(attend_work *w) {
     attend_row *row = &w->rows[w->row];
-    w->n_cuts = 0;
+    memset(w->n_cuts, 0, sizeof w->n_cuts);
     for (int32_t p = 0; p < w->n_pages; p++) {
         int32_t begin = w->page_begin[p], n = w->page_begin[p + 1] - begin;
-        float *e = w->e + (int64_t)begin * NEAP_ATTEND_HEADS, *cut = w->cut[w->n_cuts];
-        bool is_cut = false;
+        float *e = w->e + (int64_t)begin * NEAP_ATTEND_HEADS, *factor = w->factor[p];
+        uint32_t is_cut = 0;
         for (int64_t h = 0; h < w->a->n_heads; h += V_WIDTH) {
             vec old = v_load(row->max + h), max = v_set1(-INFINITY), sum = v_load(row->sum + h);
-            for (int64_t i = 0; i < n; i++)
-                max = v_max(v_load(e + i * NEAP_ATTEND_HEADS + h), max); /* NaN: passed over */
+            for (int64_t i = 0; i < n; i++) max = v_max(v_load(e + i * NEAP_ATTEND_HEADS + h), max); /* not a NaN */
             max = v_max(max, old);
             vec_mask is_more = v_less(old, max);
-            vec c = v_set1(1.0f);
             if (v_mask_bits(is_more)) {
-                c = v_select(is_more, v_exp(v_sub(old, max)), c);
+                vec c = v_select(is_more, v_exp(v_sub(old, max)), v_set1(1.0f));
                 sum = v_mul(sum, c);
-                is_cut = true;
+                v_store(factor + h, c);
+                is_cut |= v_mask_bits(is_more) << h;
             }
-            v_store(cut + h, c);
             v_store(row->max + h, max);
             v_store(row->sum + h, v_add(sum, attend_page_exp(e + h, n, max)));
         }
-        if (!is_cut || (begin == 0 && !row->is_started)) continue; /* no output yet: nothing to scale */
-        w->cut_at[w->n_cuts++] = begin;
+        if (begin == 0 && !row->is_started) continue; /* no output yet: nothing to scale */
+        for (int t = 0; is_cut; t++, is_cut >>= ATTEND_TILE)
+            if (is_cut & ((1 << ATTEND_TILE) - 1)) w->cuts[t][w->n_cuts[t]++] = (uint8_t)p;
     }
 }
 
@@ -236,9 +237,11 @@ V_INLINE void attend_out_tile(const attend_work *w, const float *const *rows, in
         const float *from = out + x * a->ld_out_head + y * V_WIDTH;
         acc[x * nc + y] = !is_started ? v_zero() : is_last ? v_load_n(from, left) : v_load(from);
     }
+    const uint8_t *cuts = w->cuts[h / ATTEND_TILE];
+    int32_t n_cuts = w->n_cuts[h / ATTEND_TILE];
     int64_t i = 0;
-    for (int32_t k = 0; k <= w->n_cuts; k++) {
-        int64_t end = k < w->n_cuts ? w->cut_at[k] : w->n;
+    for (int32_t k = 0; k <= n_cuts; k++) {
+        int64_t end = k < n_cuts ? w->page_begin[cuts[k]] : w->n;
         for (; i < end; i++) {
             const float *from = rows[i]; /* + c */
             vec row[ATTEND_OUT];
@@ -248,9 +251,9 @@ V_INLINE void attend_out_tile(const attend_work *w, const float *const *rows, in
                 V_UNROLL for (int y = 0; y < nc; y++) acc[x * nc + y] = v_fma(p, row[y], acc[x * nc + y]);
             }
         }
-        if (k == w->n_cuts) break;
+        if (k == n_cuts) break;
         V_UNROLL for (int x = 0; x < nh; x++) {
-            vec factor = v_set1(w->cut[k][h + x]);
+            vec factor = v_set1(w->factor[cuts[k]][h + x]);
             V_UNROLL for (int y = 0; y < nc; y++) acc[x * nc + y] = v_mul(acc[x * nc + y], factor);
         }
     }
