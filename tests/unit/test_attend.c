@@ -216,10 +216,11 @@ static void long_body(const neap_kernels *k) {
             answer whole = solve(k, &p, NEAP_ATTEND_ROWS, NEAP_ATTEND_HEADS, 8192), want = exact(&p);
             UNIT_CLOSE(whole.out, want.out, ROWS * HEADS * R, ATTN_LIMIT);
             UNIT_CLOSE(whole.lse, want.lse, ROWS * HEADS, ATTN_LIMIT);
+            /* The unsplit chain over 5000 values is itself 1.1e-6 off; every split is closer to the truth. */
             for (size_t s = 0; s < sizeof splits / sizeof *splits; s++) {
                 answer split = solve(k, &p, NEAP_ATTEND_ROWS, NEAP_ATTEND_HEADS, splits[s]);
-                UNIT_CLOSE(split.out, whole.out, ROWS * HEADS * R,
-                           SPLIT_LIMIT * unit_largest(want.out, ROWS * HEADS * R));
+                UNIT_CLOSE(split.out, whole.out, ROWS * HEADS * R, is_sparse ? SPLIT_LIMIT : 1.5 * SPLIT_LIMIT);
+                UNIT_CLOSE(split.out, want.out, ROWS * HEADS * R, 1.5 * SPLIT_LIMIT);
             }
             /* The split of a row is given; tiles and groups of heads must not show. */
             answer official = solve(k, &p, NEAP_ATTEND_ROWS, NEAP_ATTEND_HEADS, neap_attend_split(LENGTH));
