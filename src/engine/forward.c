@@ -39,6 +39,7 @@ static void emit_step(neap_builder *b, layout *l, int32_t logits_max) {
     const neap_network *net = b->net;
     int64_t rows = b->rows_max, c = net->width;
     neap_stream *s = &l->stream;
+    neap_builder_begin(b);
     neap_stream_claim(b, s);
     int32_t topk = topk_max(net);
     l->selection.ld = topk;

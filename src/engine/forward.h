@@ -14,7 +14,7 @@ typedef struct neap_forward_options {
     int32_t n_threads, seqs_max, context_max, batch_tokens_max;
     int64_t cache_tokens_max; /* rounded up to pages of 64 per sequence */
     bool enable_taps;
-    bool keeps_all; /* tests: no buffer of the step shares memory with another */
+    bool keeps_all;                        /* tests: no buffer of the step shares memory with another */
     neap_row_kind latent_kind, index_kind; /* of the caches */
 } neap_forward_options;
 

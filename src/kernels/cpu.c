@@ -5,6 +5,7 @@
  * avx2         AVX2, FMA, F16C, BMI2; YMM state
  * avx512       F, BW, DQ, VL, CD and everything of avx2; ZMM and mask state
  * avx512vnni   avx512 and VNNI          avx512bf16   avx512 and BF16
+ * amx          avx512, tiles and their BF16 products; tile state, which Linux grants on request
  *
  * Asked once, on first use. On other architectures there is nothing: the scalar kernels serve. */
 #include "kernels/cpu.h"
@@ -20,11 +21,19 @@ static char model[64];
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static uint64_t xcr0(void) {
     uint32_t lo, hi;
     __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
     return (uint64_t)hi << 32 | lo;
+}
+
+/* Tile registers are not saved before a process asks for it. The grant holds for all its threads. */
+static bool may_use_tiles(void) {
+    enum { REQUEST = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 }
 
 static bool has(uint32_t reg, int bit) { return reg >> bit & 1; }
@@ -44,6 +53,8 @@ static uint32_t ask_flags(void) {
         flags |= NEAP_CPU_AVX512; /* F, DQ, CD, BW, VL */
         if (has(c7, 11)) flags |= NEAP_CPU_AVX512VNNI;
         if (has(a71, 5)) flags |= NEAP_CPU_AVX512BF16;
+        bool has_tiles = (state & 0x60000) == 0x60000 && has(d7, 22) && has(d7, 24);
+        if (has_tiles && may_use_tiles()) flags |= NEAP_CPU_AMX;
     }
     return flags;
 }
@@ -103,7 +114,7 @@ neap_status neap_cpu_parse(const char *text, uint32_t *flags) {
         int i = 0;
         while (i < N_LEVELS && !(strlen(levels[i].name) == n && memcmp(levels[i].name, p, n) == 0)) i++;
         NEAP_CHECK(i < N_LEVELS, NEAP_INVALID_ARGUMENT,
-                   "cpu: unknown level \"%.*s\" (auto, or a list of scalar, avx2, avx512, avx512vnni, avx512bf16)",
+                   "cpu: unknown level \"%.*s\" (auto, or a list of scalar, avx2, avx512, avx512vnni, avx512bf16, amx)",
                    (int)(n < 40 ? n : 40), p);
         NEAP_CHECK((levels[i].flag & ~here) == 0, NEAP_UNSUPPORTED, "cpu: this machine has no %s", levels[i].name);
         wanted |= levels[i].flag;

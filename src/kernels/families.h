@@ -13,12 +13,15 @@
 #if defined(NEAP_SIMD) && NEAP_SIMD
 #define NEAP_VARIANT_AVX2(X, family) X(family, avx2, NEAP_CPU_AVX2)
 #define NEAP_VARIANT_AVX512(X, family) X(family, avx512, NEAP_CPU_AVX512)
+#define NEAP_VARIANT_AMX(X, family) X(family, amx, NEAP_CPU_AVX512 | NEAP_CPU_AMX)
 #else
 #define NEAP_VARIANT_AVX2(X, family)
 #define NEAP_VARIANT_AVX512(X, family)
+#define NEAP_VARIANT_AMX(X, family)
 #endif
 
-#define NEAP_GEMM_VARIANTS(X) X(gemm, scalar, 0) NEAP_VARIANT_AVX2(X, gemm) NEAP_VARIANT_AVX512(X, gemm)
+#define NEAP_GEMM_VARIANTS(X) \
+    X(gemm, scalar, 0) NEAP_VARIANT_AVX2(X, gemm) NEAP_VARIANT_AVX512(X, gemm) NEAP_VARIANT_AMX(X, gemm)
 #define NEAP_NORM_VARIANTS(X) X(norm, scalar, 0) NEAP_VARIANT_AVX2(X, norm) NEAP_VARIANT_AVX512(X, norm)
 #define NEAP_ACT_VARIANTS(X) X(act, scalar, 0) NEAP_VARIANT_AVX2(X, act) NEAP_VARIANT_AVX512(X, act)
 #define NEAP_KDA_VARIANTS(X) X(kda, scalar, 0) NEAP_VARIANT_AVX2(X, kda) NEAP_VARIANT_AVX512(X, kda)

@@ -5,8 +5,8 @@
  * timed by kcheck.
  *
  * One promise holds for every entry here: *same bits*. The result of a row depends on nothing but that row's
- * own inputs: not on other rows, slice bounds, thread count or instruction set. It is kept by fixing the order
- * of every sum:
+ * own inputs: not on other rows, slice bounds or thread count; scalar, AVX2 and AVX-512 versions agree. (AMX tiles
+ * have an order of their own, gemm_amx.c.) It is kept by fixing the order of every sum:
  *  - GEMM: each output is one chain acc = fmaf(x[k], w[k], acc) over ascending k. A SIMD lane is an output.
  *  - Reductions over a vector ("dot16"): 16 partial sums, lane i%16 = chain over ascending i (missing tail
  *    elements leave their lane alone), then lanes l and l+8 are added, then l and l+4, l+2, l+1.
@@ -34,7 +34,9 @@ typedef struct neap_gemm_args {
     int64_t m;
     const neap_matrix *w;
     int64_t panel_begin, panel_end;
+    void *scratch; /* NEAP_GEMM_SCRATCH bytes of the caller's own, 64-byte aligned */
 } neap_gemm_args;
+enum { NEAP_GEMM_SCRATCH = 384 * 1024 };
 
 typedef enum neap_act_kind { NEAP_ACT_SILU, NEAP_ACT_SITU } neap_act_kind;
 /* SILU: silu(g) * u.  SITU: beta tanh(g/beta) sigmoid(g) * lb tanh(u/lb); linear_beta 0 = u itself. */
@@ -134,7 +136,8 @@ enum {
  * Per row and head, over the row's positions in ascending order, page of 64 by page (a page without any is skipped):
  *   s_j = scale * (q . row_j)   dot16 over the r + dr values
  *   M = max(m, largest s_j); if M > m: c = exp(m - M), o *= c, l *= c, m = M    (first page: m = M, o = l = 0)
- *   e_j = exp(s_j - m);  l += sum16(e over the page's positions);  o[c] = chain over ascending j of fmaf(e_j, row_j[c], o[c])
+ *   e_j = exp(s_j - m);  l += sum16(e over the page's positions)
+ *   o[c] = chain over ascending j of fmaf(e_j, row_j[c], o[c])
  * A NaN score is passed over by the maximum and makes l NaN. No position in the range: m = -inf, l = 0, o = 0.
  * The result of a row depends only on its own q, list and range: not on the other rows or heads of the call. */
 typedef struct neap_attend_args {

@@ -73,7 +73,8 @@ static neap_attend_args tile_args(const mla_args *a, const neap_batch_tile *tile
                               .ld_head = width,
                               .n_rows = tile->n_rows,
                               .n_heads = n_heads,
-                              .lists = s->has_index ? a->selection.lists + (int64_t)tile->row_begin * a->selection.ld : NULL,
+                              .lists =
+                                  s->has_index ? a->selection.lists + (int64_t)tile->row_begin * a->selection.ld : NULL,
                               .ld_list = a->selection.ld,
                               .n_list = n_list,
                               .scale = s->softmax_scale,
@@ -166,7 +167,7 @@ void neap_attend_claim(neap_builder *b, mla_args *a) {
     int64_t heads = a->spec.n_heads, r = a->spec.kv_lora;
     /* Not monotone in the length: 32 splits of 1024, then 17 of 2048. */
     a->splits_max = b->context_max >= NEAP_ATTEND_SPLITS * neap_attend_split(1) ? NEAP_ATTEND_SPLITS
-                                                                                  : (int32_t)splits_of(b->context_max);
+                                                                                : (int32_t)splits_of(b->context_max);
     int64_t group = heads < NEAP_ATTEND_HEADS ? heads : NEAP_ATTEND_HEADS;
     int64_t one = NEAP_ATTEND_ROWS * a->splits_max * r;
     a->worker_part_floats = one * group < PART_FLOATS ? one * group : one > PART_FLOATS ? one : PART_FLOATS;

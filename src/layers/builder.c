@@ -17,6 +17,11 @@ static void *take(neap_builder *b, int64_t n, int64_t size) {
 float *neap_builder_floats(neap_builder *b, int64_t n) { return take(b, n, sizeof(float)); }
 int32_t *neap_builder_ints(neap_builder *b, int64_t n) { return take(b, n, sizeof(int32_t)); }
 
+void neap_builder_begin(neap_builder *b) {
+    b->gemm_scratch =
+        (char *)neap_builder_floats(b, (int64_t)b->n_workers * (NEAP_GEMM_SCRATCH / (int64_t)sizeof(float)));
+}
+
 void neap_builder_op(neap_builder *b, const char *name, bool is_beside, int64_t (*count)(const void *),
                      void (*run)(const void *, int64_t, int64_t, int32_t), const void *args, size_t args_bytes) {
     b->args_bytes += (args_bytes + 63) & ~(size_t)63;
@@ -37,6 +42,7 @@ typedef struct linear_args {
     const neap_batch *batch;
     const float *x;
     int64_t ldx;
+    char *scratch;
     bool is_head; /* rows come from batch->logit_rows */
     int32_t n;
     neap_linear_target targets[NEAP_LINEAR_MAX];
@@ -50,7 +56,6 @@ static int64_t linear_count(const void *p) {
 
 static void linear_run(const void *p, int64_t begin, int64_t end, int32_t worker) {
     const linear_args *a = p;
-    (void)worker;
     for (int32_t i = 0; i < a->n; i++) {
         int64_t from = begin > a->first_panel[i] ? begin : a->first_panel[i];
         int64_t to = end < a->first_panel[i + 1] ? end : a->first_panel[i + 1];
@@ -64,7 +69,8 @@ static void linear_run(const void *p, int64_t begin, int64_t end, int32_t worker
                             .m = a->is_head ? a->batch->n_logits : a->batch->n_rows,
                             .w = t->w,
                             .panel_begin = from - a->first_panel[i],
-                            .panel_end = to - a->first_panel[i]};
+                            .panel_end = to - a->first_panel[i],
+                            .scratch = neap_gemm_scratch_of(a->scratch, worker)};
         a->k->gemm[t->w->kind](&g);
     }
 }
@@ -78,13 +84,14 @@ static void linear_op(neap_builder *b, const char *name, bool is_beside, linear_
 void neap_linear_emit(neap_builder *b, const char *name, bool is_beside, const float *x, int64_t ldx,
                       const neap_linear_target *targets, int32_t n) {
     assert(n >= 1 && n <= NEAP_LINEAR_MAX);
-    linear_args a = {.k = b->k, .batch = b->batch, .x = x, .ldx = ldx, .n = n};
+    linear_args a = {.k = b->k, .batch = b->batch, .scratch = b->gemm_scratch, .x = x, .ldx = ldx, .n = n};
     memcpy(a.targets, targets, (size_t)n * sizeof *targets);
     linear_op(b, name, is_beside, &a);
 }
 
 void neap_head_emit(neap_builder *b, const float *x, int64_t ldx, const neap_matrix *w, float *y, int64_t ldy) {
-    linear_args a = {.k = b->k, .batch = b->batch, .x = x, .ldx = ldx, .is_head = true, .n = 1};
+    linear_args a = {
+        .k = b->k, .batch = b->batch, .scratch = b->gemm_scratch, .x = x, .ldx = ldx, .is_head = true, .n = 1};
     a.targets[0] = (neap_linear_target){w, y, ldy};
     linear_op(b, "head", false, &a);
 }

@@ -47,15 +47,21 @@ typedef struct neap_builder {
     int64_t context_max; /* positions of the longest sequence */
     neap_row_kind latent_kind, index_kind;
     bool has_taps;
-    bool keeps_all; /* tests: nothing in the work region is used twice */
-    int32_t layer; /* being emitted; names taps, selects the cache layer */
-    char *work;    /* region; NULL: dry run */
+    bool keeps_all;     /* tests: nothing in the work region is used twice */
+    int32_t layer;      /* being emitted; names taps, selects the cache layer */
+    char *gemm_scratch; /* [n_workers][NEAP_GEMM_SCRATCH], for the whole plan (neap_builder_begin) */
+    char *work;         /* region; NULL: dry run */
     uint64_t work_used, work_peak;
     uint64_t args_bytes; /* counted in both runs */
     int32_t n_ops;
     neap_status status; /* first failure; later calls do nothing */
 } neap_builder;
 
+/* First call: claims what all ops share. */
+void neap_builder_begin(neap_builder *b);
+static inline void *neap_gemm_scratch_of(char *scratch, int32_t worker) {
+    return scratch + (int64_t)worker * NEAP_GEMM_SCRATCH;
+}
 /* n floats (ints) of the work region, 64-byte aligned. In a dry run the pointer must not be read or written. */
 float *neap_builder_floats(neap_builder *b, int64_t n);
 int32_t *neap_builder_ints(neap_builder *b, int64_t n);

@@ -52,7 +52,6 @@ static int64_t query_count(const void *p) {
 
 static void query_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
     const mla_args *a = ptr;
-    (void)worker;
     const neap_matrix *w = &a->w->index.wq_b;
     int64_t di = a->spec.index.head_dim, hi = a->spec.index.n_heads, head_panels = di / NEAP_PANEL;
     bool by_head = has_head_tasks(a);
@@ -63,7 +62,8 @@ static void query_run(const void *ptr, int64_t begin, int64_t end, int32_t worke
                         .m = a->batch->n_rows,
                         .w = w,
                         .panel_begin = by_head ? begin * head_panels : 0,
-                        .panel_end = by_head ? end * head_panels : neap_matrix_panels(w)};
+                        .panel_end = by_head ? end * head_panels : neap_matrix_panels(w),
+                        .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
     a->k->gemm[w->kind](&g);
     if (!by_head) end = hi;
     for (int64_t row = 0; row < a->batch->n_rows; row++)
@@ -167,8 +167,7 @@ static void scan_piece(const mla_args *a, const neap_batch_tile *tile, int64_t p
     neap_candidates out[NEAP_INDEX_ROWS];
     for (int32_t i = 0; i < tile->n_rows; i++) out[i] = buffer_at(a, (tile->row_begin + i) * n_pieces + piece);
     scan_tile(a, tile, begin, end < n ? end : n, worker, out);
-    for (int32_t i = 0; i < tile->n_rows; i++)
-        a->n_candidates[(tile->row_begin + i) * n_pieces + piece] = out[i].n;
+    for (int32_t i = 0; i < tile->n_rows; i++) a->n_candidates[(tile->row_begin + i) * n_pieces + piece] = out[i].n;
 }
 
 static void scan_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {

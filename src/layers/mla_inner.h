@@ -13,6 +13,7 @@ typedef struct mla_args {
     neap_mla_spec spec;
     neap_latent_format latent;
     const neap_mla_weights *w;
+    char *gemm_scratch;
     float *q_a;       /* [rows, q_lora] normed in place */
     float *q;         /* [rows, H, dn + dr] */
     float *kv;        /* [rows, r + dr] */
@@ -24,23 +25,23 @@ typedef struct mla_args {
     neap_selection selection;
 
     /* attend.c */
-    float *parts;                 /* split mode: [split_rows_max, H, splits_max, r] */
-    float *part_max, *part_sum;   /* split mode: [splits_max][split_rows_max, H] */
-    float *worker_parts;          /* [workers][worker_part_floats] one task's splits */
-    float *worker_stats;          /* [workers] maxima and sums of these splits */
-    float *attend_scratch;        /* [workers][neap_attend_scratch()] */
+    float *parts;               /* split mode: [split_rows_max, H, splits_max, r] */
+    float *part_max, *part_sum; /* split mode: [splits_max][split_rows_max, H] */
+    float *worker_parts;        /* [workers][worker_part_floats] one task's splits */
+    float *worker_stats;        /* [workers] maxima and sums of these splits */
+    float *attend_scratch;      /* [workers][neap_attend_scratch()] */
     int64_t worker_part_floats;
     int32_t splits_max, split_rows_max;
 
     /* indexer.c; only where the layer has an indexer of its own */
     neap_index_format index;
-    float *index_q;         /* [rows, hi, di] */
-    float *index_k;         /* [rows, di] */
-    float *index_w;         /* [rows, hi] */
-    float *index_scratch;   /* [workers][neap_index_scratch()] */
-    uint32_t *orders;       /* [workers * NEAP_INDEX_ROWS][candidates] */
-    int32_t *candidates;    /* the same */
-    int64_t *n_candidates;  /* [workers * NEAP_INDEX_ROWS] split mode */
+    float *index_q;        /* [rows, hi, di] */
+    float *index_k;        /* [rows, di] */
+    float *index_w;        /* [rows, hi] */
+    float *index_scratch;  /* [workers][neap_index_scratch()] */
+    uint32_t *orders;      /* [workers * NEAP_INDEX_ROWS][candidates] */
+    int32_t *candidates;   /* the same */
+    int64_t *n_candidates; /* [workers * NEAP_INDEX_ROWS] split mode */
 } mla_args;
 
 static inline bool mla_has_own_index(const neap_mla_spec *s) { return s->has_index && !s->index.is_shared; }

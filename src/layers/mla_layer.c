@@ -63,7 +63,6 @@ static void prepare_run(const void *ptr, int64_t begin, int64_t end, int32_t wor
 /* Queries into latent space, all rows of one head at a time. */
 static void absorb_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
     const mla_args *a = ptr;
-    (void)worker;
     const neap_mla_spec *s = &a->spec;
     int64_t dq = s->d_nope + s->d_rope, width = s->kv_lora + s->d_rope, n = a->batch->n_rows;
     for (int64_t h = begin; h < end; h++) {
@@ -75,7 +74,8 @@ static void absorb_run(const void *ptr, int64_t begin, int64_t end, int32_t work
                             .m = n,
                             .w = up,
                             .panel_begin = 0,
-                            .panel_end = neap_matrix_panels(up)};
+                            .panel_end = neap_matrix_panels(up),
+                            .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
         a->k->gemm[up->kind](&g);
         for (int64_t row = 0; row < n; row++) {
             float *to = a->q_abs + (row * s->n_heads + h) * width + s->kv_lora;
@@ -87,7 +87,6 @@ static void absorb_run(const void *ptr, int64_t begin, int64_t end, int32_t work
 
 static void expand_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
     const mla_args *a = ptr;
-    (void)worker;
     const neap_mla_spec *s = &a->spec;
     int64_t n = a->batch->n_rows, all = (int64_t)s->n_heads * s->d_v;
     for (int64_t h = begin; h < end; h++) {
@@ -100,7 +99,8 @@ static void expand_run(const void *ptr, int64_t begin, int64_t end, int32_t work
                             .m = n,
                             .w = up,
                             .panel_begin = 0,
-                            .panel_end = neap_matrix_panels(up)};
+                            .panel_end = neap_matrix_panels(up),
+                            .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
         a->k->gemm[up->kind](&g);
         for (int64_t row = 0; s->has_output_gate && row < n; row++)
             a->k->sigmoid_mul(a->v + row * all + h * s->d_v, a->gate + row * all + h * s->d_v, s->d_v);
@@ -140,6 +140,7 @@ static mla_args claim(neap_builder *b, const neap_mla_spec *s, const neap_mla_we
                   .n_workers = b->n_workers,
                   .spec = *s,
                   .w = w,
+                  .gemm_scratch = b->gemm_scratch,
                   .selection = *selection};
     neap_cache_layer_spec cache = neap_mla_cache(s, b->latent_kind, b->index_kind);
     a.latent = cache.latent;

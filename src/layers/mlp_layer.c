@@ -11,6 +11,7 @@ typedef struct glu_args {
     float *h, *u; /* [rows, F] result in h */
     int64_t width;
     neap_act act;
+    char *scratch;
 } glu_args;
 
 static int64_t panels_count(const void *p) {
@@ -20,7 +21,6 @@ static int64_t panels_count(const void *p) {
 
 static void glu_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
     const glu_args *a = ptr;
-    (void)worker;
     int64_t n = a->batch->n_rows, first = begin * NEAP_PANEL;
     int64_t columns = (end * NEAP_PANEL < a->width ? end * NEAP_PANEL : a->width) - first;
     neap_gemm_args g = {.y = a->h,
@@ -30,7 +30,8 @@ static void glu_run(const void *ptr, int64_t begin, int64_t end, int32_t worker)
                         .m = n,
                         .w = a->gate,
                         .panel_begin = begin,
-                        .panel_end = end};
+                        .panel_end = end,
+                        .scratch = neap_gemm_scratch_of(a->scratch, worker)};
     a->k->gemm[a->gate->kind](&g);
     g.y = a->u;
     g.w = a->up;
@@ -53,7 +54,8 @@ void neap_mlp_emit(neap_builder *b, const neap_mlp_weights *w, int64_t width, co
                   .width = width,
                   .h = neap_builder_floats(b, b->rows_max * width),
                   .u = neap_builder_floats(b, b->rows_max * width),
-                  .act = b->net->act};
+                  .act = b->net->act,
+                  .scratch = b->gemm_scratch};
     neap_builder_op(b, "mlp.glu", false, panels_count, glu_run, &a, sizeof a);
     neap_linear_target down = {&w->down, y, c};
     neap_linear_emit(b, "mlp.down", false, a.h, width, &down, 1);

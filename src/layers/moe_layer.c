@@ -24,9 +24,10 @@ typedef struct moe_args {
     int64_t width, latent; /* C and what the experts see */
     float eps;
     neap_act act;
-    const float *z;             /* [rows, latent] */
-    float *logits;              /* [rows, E] */
-    float *route_scratch;       /* [workers][2 E] */
+    const float *z;       /* [rows, latent] */
+    float *logits;        /* [rows, E] */
+    float *route_scratch; /* [workers][2 E] */
+    char *gemm_scratch;
     int32_t *ids;               /* [rows, k] ascending */
     float *weights;             /* [rows, k] */
     float *shared_h, *shared_u; /* [rows, Fs] */
@@ -120,7 +121,7 @@ static int64_t up_count(const void *p) {
 }
 
 /* Panels [begin, end) of one expert for all its rows. */
-static void expert_up(const moe_args *a, int32_t e, int64_t begin, int64_t end) {
+static void expert_up(const moe_args *a, int32_t e, int64_t begin, int64_t end, int32_t worker) {
     int64_t f = a->spec.expert_width, at = a->first[e], n = a->first[e + 1] - at;
     int64_t column = begin * NEAP_PANEL, columns = (end * NEAP_PANEL < f ? end * NEAP_PANEL : f) - column;
     neap_gemm_args g = {.y = a->h + at * f,
@@ -131,7 +132,8 @@ static void expert_up(const moe_args *a, int32_t e, int64_t begin, int64_t end) 
                         .m = n,
                         .w = &a->w->w1[e],
                         .panel_begin = begin,
-                        .panel_end = end};
+                        .panel_end = end,
+                        .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
     a->k->gemm[g.w->kind](&g);
     g.y = a->u + at * f;
     g.w = &a->w->w3[e];
@@ -142,12 +144,11 @@ static void expert_up(const moe_args *a, int32_t e, int64_t begin, int64_t end) 
 
 static void up_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
     const moe_args *a = ptr;
-    (void)worker;
     neap_moe_split s = split_of(a);
     for (int64_t i = 0; i < s.n_active; i++) {
         int64_t from, to;
         neap_moe_split_panels(&s, i, begin, end, &from, &to);
-        if (from < to) expert_up(a, a->active[i], from, to);
+        if (from < to) expert_up(a, a->active[i], from, to, worker);
     }
 }
 
@@ -158,7 +159,6 @@ static int64_t down_count(const void *p) {
 
 static void down_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
     const moe_args *a = ptr;
-    (void)worker;
     int64_t f = a->spec.expert_width, d = a->latent, column = begin * NEAP_PANEL;
     int64_t columns = (end * NEAP_PANEL < d ? end * NEAP_PANEL : d) - column;
     for (int64_t row = 0; row < a->batch->n_rows; row++)
@@ -173,7 +173,8 @@ static void down_run(const void *ptr, int64_t begin, int64_t end, int32_t worker
                             .m = n,
                             .w = &a->w->w2[e],
                             .panel_begin = begin,
-                            .panel_end = end};
+                            .panel_end = end,
+                            .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
         a->k->gemm[g.w->kind](&g);
         for (int64_t j = at; j < at + n; j++)
             a->k->axpy(a->acc + a->pair_row[j] * d + column, a->pair_weight[j], a->pair_out + j * d + column, columns);
@@ -231,6 +232,7 @@ void neap_moe_emit(neap_builder *b, const neap_moe_spec *s, const neap_moe_weigh
                   .latent = s->latent ? s->latent : c,
                   .eps = b->net->eps,
                   .act = b->net->act,
+                  .gemm_scratch = b->gemm_scratch,
                   .y = y};
     a.z = s->latent ? neap_builder_floats(b, rows * a.latent) : x;
     a.logits = neap_builder_floats(b, rows * s->n_experts);

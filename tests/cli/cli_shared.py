@@ -61,6 +61,13 @@ def run(*args, stdin=b"", env=None, timeout=120):
     return Result(p.returncode, p.stdout, p.stderr)
 
 
+def exact_levels():
+    """--cpu for every level of this CPU that keeps the order of the scalar sums: all but tiles."""
+    first = run("info", "--cpu-info").out.decode().splitlines()[0]
+    names = first.split(": ", 1)[1].split(";")[0].split()
+    return ",".join(["scalar"] + [n for n in names if n not in ("scalar", "amx")])
+
+
 def one_line(err):
     """An error is exactly one line of ours."""
     lines = err.decode("utf-8", "replace").splitlines()

@@ -9,8 +9,8 @@ import struct
 import subprocess
 import time
 
-from cli_shared import (PROGRAM, SLOW, byte_model, check, clean_environment, finish, floats, golden_model, ints, one_line,
-                        read_tensors, run, scratch, write_tensors)
+from cli_shared import (PROGRAM, SLOW, byte_model, check, clean_environment, exact_levels, finish, floats, golden_model, ints,
+                        one_line, read_tensors, run, scratch, write_tensors)
 
 TYPES = ("--cache-type", "bf16", "--index-type", "bf16")
 
@@ -95,8 +95,9 @@ for window, stride in ((16, 0), (20, 0), (77, 0), (200, 0), (3, 0), (2, 0), (16,
     check(near(got["perplexity"], math.exp(mean)) and near(got["perplexity_error"], error * math.exp(mean)), got)
 
 # threads, batches and instruction sets change no digit
-one = perplexity(small, ids, "-c", 32)
-for flags in (("-t", 1), ("-b", 5), ("--cpu", "scalar")):
+levels = ("--cpu", exact_levels())
+one = perplexity(small, ids, "-c", 32, *levels)
+for flags in (("-t", 1, *levels), ("-b", 5, *levels), ("--cpu", "scalar")):
     other = perplexity(small, ids, "-c", 32, *flags)
     check({k: v for k, v in one.items() if k != "seconds"} == {k: v for k, v in other.items() if k != "seconds"}, flags)
 

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "engine/forward_internal.h"
+#include "kernels/cpu.h"
 
 #ifndef NEAP_TEST_DATA
 #define NEAP_TEST_DATA "tests/data"
@@ -169,6 +170,14 @@ static inline neap_model *open_model(const char *path, const char *cpu) {
     o.n_threads = 1;
     if (neap_model_open(&m, path, &o) != NEAP_OK) fail_msg("%s: %s", path, neap_last_error());
     return m;
+}
+
+/* All levels of this CPU that keep the order of the scalar sums: everything but tiles (docs/numerics.md section 1). */
+static inline const char *exact_levels(void) {
+    static char text[128] = "scalar,";
+    neap_cpu_text(neap_cpu_flags() & ~(uint32_t)NEAP_CPU_AMX, text + 7, sizeof text - 7);
+    for (char *c = text; *c; c++) *c = *c == ' ' ? ',' : *c;
+    return text;
 }
 
 static inline uint32_t random_below(uint32_t *state, uint32_t n) {

@@ -42,7 +42,7 @@ static void *buffer(int64_t bytes, int64_t skew) {
     return p;
 }
 
-static void fail_case(kc *c, const char *what) {
+void kc_fail(kc *c, const char *what) {
     c->failures++;
     if (c->failures <= 20)
         printf("FAIL %s %s: %s: %s (--seed=%llu)\n", c->family, c->isa, c->label, what, (unsigned long long)c->seed);
@@ -65,7 +65,7 @@ void kc_end(kc *c) {
         int broken = 0;
         for (int g = 1; g <= GUARD / 2; g++) broken += buffers.list[i].begin[-g] != 0xa5;
         for (int g = 0; g < GUARD / 2; g++) broken += buffers.list[i].end[g] != 0xa5;
-        if (broken) fail_case(c, "wrote outside a buffer");
+        if (broken) kc_fail(c, "wrote outside a buffer");
     }
 }
 
@@ -120,13 +120,13 @@ void kc_same(kc *c, const char *what, const float *got, const float *want, int64
         if (memcmp(&got[i], &want[i], sizeof *got) == 0 || (isnan(got[i]) && isnan(want[i]))) continue;
         char text[160];
         snprintf(text, sizeof text, "%s[%lld] is %a, not %a", what, (long long)i, (double)got[i], (double)want[i]);
-        fail_case(c, text);
+        kc_fail(c, text);
         return;
     }
 }
 
 void kc_same_bytes(kc *c, const char *what, const void *got, const void *want, int64_t bytes) {
-    if (memcmp(got, want, (size_t)bytes) != 0) fail_case(c, what);
+    if (memcmp(got, want, (size_t)bytes) != 0) kc_fail(c, what);
 }
 
 neap_paged kc_paged(kc *c, int64_t n, int64_t width, int32_t page_rows, kc_fill fill) {

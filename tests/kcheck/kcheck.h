@@ -46,6 +46,7 @@ uint64_t kc_random(kc *c);
 int64_t kc_below(kc *c, int64_t n); /* 0 .. n-1 */
 /* Bit by bit; NaN equals NaN. */
 void kc_same(kc *c, const char *what, const float *got, const float *want, int64_t n);
+void kc_fail(kc *c, const char *text); /* the case failed */
 void kc_same_bytes(kc *c, const char *what, const void *got, const void *want, int64_t bytes);
 /* Rows of a paged cache filled at random, pages scrambled. */
 neap_paged kc_paged(kc *c, int64_t n, int64_t width, int32_t page_rows, kc_fill fill);
