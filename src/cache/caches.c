@@ -25,9 +25,6 @@ static int64_t latent_bytes(const neap_cache_layer_spec *s) {
 static int64_t index_bytes(const neap_cache_layer_spec *s) {
     return s->index.d > 0 ? neap_index_page_bytes(&s->index) : 0;
 }
-static uint64_t warm_bytes(const neap_cache_layer_spec *s) {
-    return s->warm_max > 0 ? (1 + (uint64_t)s->warm_max) * sizeof(int32_t) : 0;
-}
 
 bool neap_caches_bytes(const neap_cache_layer_spec *specs, int32_t n_layers, int32_t n_slots, int32_t n_pages,
                        int32_t slot_pages_max, neap_caches_size *size) {
@@ -41,7 +38,7 @@ bool neap_caches_bytes(const neap_cache_layer_spec *specs, int32_t n_layers, int
              !__builtin_mul_overflow((uint64_t)s->window_floats, sizeof(float), &window) &&
              add_array(&size->state, slots, state) && add_array(&size->state, slots, window) &&
              add_array(&size->pages, pages, (uint64_t)latent_bytes(s)) &&
-             add_array(&size->pages, pages, (uint64_t)index_bytes(s)) && add_array(&size->books, slots, warm_bytes(s));
+             add_array(&size->pages, pages, (uint64_t)index_bytes(s));
     }
     for (int i = 0; i < 2 && ok; i++) /* tables, table_generations */
         ok = add_array(&size->books, slots * (uint64_t)slot_pages_max, sizeof(int32_t));
@@ -80,8 +77,6 @@ static neap_status create_layer(neap_cache_layer *l, neap_arena *a, const neap_c
     l->latents = p;
     NEAP_TRY(pool(a, n_pages, (uint64_t)l->index_page_bytes, &p));
     l->index_keys = p;
-    NEAP_TRY(pool(a, n_slots, warm_bytes(s), &p));
-    l->warm = p;
     return NEAP_OK;
 }
 
@@ -171,8 +166,6 @@ neap_status neap_caches_open(neap_caches *c, int64_t n_positions, int32_t *slot)
     }
     c->slot_pages[s] = (int32_t)need;
     c->slot_generation[s]++;
-    for (int32_t i = 0; i < c->n_layers; i++)
-        if (c->layers[i].warm) neap_caches_warm(c, i, s)[0] = 0;
     poison_slot(c, s);
     *slot = s;
     return NEAP_OK;

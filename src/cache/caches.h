@@ -17,12 +17,11 @@
 #include "tensor/pages.h"
 
 /* What one layer keeps. KDA layers have state and window; MLA layers have latents and, with an indexer of their
- * own, index keys and the selection of the step before. */
+ * own, index keys. */
 typedef struct neap_cache_layer_spec {
     int64_t state_floats, window_floats; /* per sequence; 0: none */
     neap_latent_format latent;           /* r 0: none */
     neap_index_format index;             /* d 0: none */
-    int32_t warm_max;                    /* positions a selection may hold (Top-K); 0: none */
 } neap_cache_layer_spec;
 
 typedef struct neap_cache_layer {
@@ -30,7 +29,6 @@ typedef struct neap_cache_layer {
     float *window;       /* [n_slots][window_floats] */
     uint8_t *latents;    /* [n_pages][latent_page_bytes] */
     uint8_t *index_keys; /* [n_pages][index_page_bytes] */
-    int32_t *warm;       /* [n_slots][1 + warm_max]: count, then the positions that the slot selected last */
     int64_t latent_page_bytes, index_page_bytes;
 } neap_cache_layer;
 
@@ -51,7 +49,7 @@ typedef struct neap_caches {
 typedef struct neap_caches_size {
     uint64_t state; /* KDA state and windows */
     uint64_t pages; /* latents and index keys */
-    uint64_t books; /* page tables, tags, last selections */
+    uint64_t books; /* page tables, tags */
 } neap_caches_size;
 
 /* Exactly what neap_caches_create takes from its arena; false on overflow. slot_pages_max: pages of the longest
@@ -62,8 +60,8 @@ bool neap_caches_bytes(const neap_cache_layer_spec *specs, int32_t n_layers, int
 NEAP_MUST_CHECK neap_status neap_caches_create(neap_caches *c, neap_arena *a, const neap_cache_layer_spec *specs,
                                                int32_t n_layers, int32_t n_slots, int32_t n_pages,
                                                int32_t slot_pages_max);
-/* Reserves a slot and the pages for n_positions; its last selections are empty. NEAP_BUSY: no slot or not enough
- * pages; NEAP_INTERNAL: the free list names a page that is in use. Nothing is taken in either case. */
+/* Reserves a slot and the pages for n_positions. NEAP_BUSY: no slot or not enough pages; NEAP_INTERNAL: the free
+ * list names a page that is in use. Nothing is taken in either case. */
 NEAP_MUST_CHECK neap_status neap_caches_open(neap_caches *c, int64_t n_positions, int32_t *slot);
 /* NEAP_INTERNAL: the slot was not open, or it held pages that are not its own. Those are not given back: lost is
  * better than used twice. */
@@ -95,10 +93,6 @@ static inline uint8_t *neap_caches_latent_page(const neap_caches *c, int32_t lay
 static inline uint8_t *neap_caches_index_page(const neap_caches *c, int32_t layer, int32_t slot, int64_t position) {
     const neap_cache_layer *l = &c->layers[layer];
     return l->index_keys + (int64_t)neap_caches_table(c, slot)[position / NEAP_PAGE_ROWS] * l->index_page_bytes;
-}
-/* [1 + warm_max] int32: count, positions. Only for layers with warm_max > 0. */
-static inline int32_t *neap_caches_warm(const neap_caches *c, int32_t layer, int32_t slot) {
-    return c->layers[layer].warm + (int64_t)slot * (1 + (int64_t)c->specs[layer].warm_max);
 }
 /* One cached row as F32 (tests, taps): r + dr values of the latent; d values of the index key. */
 static inline void neap_caches_get_latent(const neap_caches *c, int32_t layer, int32_t slot, int64_t position,

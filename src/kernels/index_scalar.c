@@ -3,29 +3,12 @@
  *   I[j] = chain over ascending h of fmaf(w[h], relu(q[h] . k_j), acc),  the dot product one chain over ascending d
  *
  * relu(NaN) is NaN, which then ranks last. The keys come from pages (tensor/pages.h), decoded one by one; topk.h
- * has the list of candidates and its bound, and the merge of the lists of several ranges. A first bound from
- * earlier selections (`warm`) is not taken: see x86/index_vec.h. `index` is the older form, over rows of F32.
+ * has the list of candidates and its bound, and the merge of the lists of several ranges.
  * Source: docs/numerics.md section 5. */
-#include "kernels/dot16.h"
+#include <math.h>
+
 #include "kernels/families.h"
 #include "kernels/topk.h"
-
-static void index_topk(const neap_index_args *a) {
-    if (a->n <= a->k) {
-        for (int64_t j = 0; j < a->n; j++) a->out[j] = (int32_t)j;
-        return;
-    }
-    for (int64_t j = 0; j < a->n; j++) {
-        const float *key = neap_paged_row(&a->keys, j);
-        float acc = 0;
-        for (int64_t h = 0; h < a->n_heads; h++) {
-            float s = dot16(a->q + h * a->d, key, a->d);
-            acc = fmaf(a->w[h], 0.0f > s ? 0.0f : s, acc);
-        }
-        a->scores[j] = acc;
-    }
-    topk_select(a->out, a->scores, (uint32_t *)a->scratch, a->n, a->k);
-}
 
 /* One row, one key. */
 static float score(const float *q, const float *w, const float *key, int64_t n_heads, int64_t d) {
@@ -58,7 +41,6 @@ static void index_scan(const neap_index_scan_args *a) {
 }
 
 void neap_index_scalar_init(neap_kernels *k) {
-    k->index = index_topk;
     k->index_scan = index_scan;
     k->index_merge = topk_merge;
 }

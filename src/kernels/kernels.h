@@ -81,51 +81,6 @@ typedef struct neap_kda_args {
 static inline int64_t neap_kda_state_floats(int64_t d_k, int64_t d_v) { return (d_v + 31) / 32 * 32 * d_k; }
 static inline int64_t neap_kda_scratch(int64_t d_k, int64_t d_v) { return 64 * (d_k + d_v) + 256; }
 
-/* Rows of a paged cache: position p of a sequence is row pages[p / page_rows] * page_rows + p % page_rows. */
-typedef struct neap_paged {
-    const float *base;    /* [pages][page_rows][width] */
-    const int32_t *pages; /* the sequence's page table */
-    int32_t page_rows;    /* a power of two */
-    int32_t width;        /* floats per row */
-} neap_paged;
-static inline const float *neap_paged_row(const neap_paged *c, int64_t p) {
-    return c->base + ((int64_t)c->pages[p / c->page_rows] * c->page_rows + p % c->page_rows) * c->width;
-}
-
-/* Absorbed MLA attention of one token: heads share the cached rows (latent r values, then key part dr values).
- *   score[h, j] = scale * (q_lat[h] . latent_j + q_rope[h] . rope_j)      (dot16 over the r + dr values)
- *   p = softmax over the n_list positions (max, then exp, sum as dot16 of ones);  out[h] = sum_j p_j latent_j
- * list: ascending positions; NULL = 0 .. n_list-1. lse[h] = max + log(sum) when lse != NULL. */
-typedef struct neap_attn_args {
-    const float *q; /* [n_heads][r + dr], latent part first */
-    int64_t ld_q, n_heads, r, dr;
-    neap_paged cache;
-    const int32_t *list;
-    int64_t n_list; /* >= 1 */
-    float scale;
-    float *out; /* [n_heads][r] */
-    int64_t ld_out;
-    float *lse;
-    float *scratch;         /* at least n_list floats */
-    int64_t scratch_floats; /* how many there are; 0 = n_list. With neap_attn_scratch() of them a fast version
-                             * reads each cached row once for several heads. The bits stay the same. */
-} neap_attn_args;
-static inline int64_t neap_attn_scratch(int64_t n_list) { return 8 * n_list; }
-
-/* Lightning indexer of one token: I[j] = sum_h w[h] * relu(q[h] . k_j) for j < n (dot16 over d; chain over
- * ascending h, fmaf), then the k largest; equal scores: the lower position wins; -0 equals +0; NaN ranks last.
- * n <= k selects everything without scoring. */
-typedef struct neap_index_args {
-    const float *q; /* [n_heads][d] */
-    const float *w; /* [n_heads], factors already applied */
-    int64_t n_heads, d;
-    neap_paged keys;
-    int64_t n, k;
-    int32_t *out;     /* ascending positions, min(n, k) of them */
-    float *scores;    /* scratch, n floats; holds the scores afterwards when n > k */
-    int32_t *scratch; /* n ints */
-} neap_index_args;
-
 /* ---- sparse and dense attention over paged latents ---- */
 enum {
     NEAP_ATTEND_ROWS = 8,   /* neighbouring query rows of one call: cached rows are decoded once for all of them */
@@ -190,8 +145,7 @@ static inline int64_t neap_candidates_capacity(int64_t k) { return 2 * k + 512; 
  *   ascending d (fmaf from 0); keys decoded to F32 exactly; relu(NaN) = NaN
  * Row i looks at j < n[i] only. Larger score first, equal scores lower position first, -0 equals +0, NaN last.
  * No score array exists. A row with n[i] <= k needs no scan: the caller selects everything.
- * warm: positions that the row's sequence selected before (any valid positions, any order, may be empty): when that
- * pays, their scores give a first bound. The candidates kept may depend on it, the merged selection never does. */
+ * The candidates kept may depend on the borders of the ranges, the merged selection never does. */
 typedef struct neap_index_scan_args {
     neap_index_format format;
     neap_pages keys;
@@ -200,8 +154,6 @@ typedef struct neap_index_scan_args {
     int64_t ld_q, ld_w, n_rows, n_heads, k;
     const int32_t *n; /* [n_rows] visible keys */
     int64_t begin, end;
-    const int32_t *warm;
-    int64_t n_warm;
     neap_candidates *out; /* [n_rows]; capacity neap_candidates_capacity(k) each */
     float *scratch;       /* neap_index_scratch(format, n_heads) floats */
 } neap_index_scan_args;
@@ -258,8 +210,6 @@ typedef struct neap_kernels {
     void (*sigmoid_mul)(float *y, const float *gate, int64_t n);                               /* y *= sigmoid(gate) */
     void (*glu)(float *y, const float *gate, const float *up, int64_t n, const neap_act *act); /* y may be gate */
     void (*kda)(const neap_kda_args *a);
-    void (*attn)(const neap_attn_args *a);
-    void (*index)(const neap_index_args *a);
     void (*attend)(const neap_attend_args *a);
     void (*attend_merge)(const neap_attend_merge_args *a);
     void (*index_scan)(const neap_index_scan_args *a);

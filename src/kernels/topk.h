@@ -77,14 +77,4 @@ static inline void topk_merge(int32_t *out, const neap_candidates *lists, int64_
         }
 }
 
-/* The same from a plain array of scores, for those who have one. keys: scratch, n of them. */
-static inline void topk_select(int32_t *out, const float *scores, uint32_t *keys, int64_t n, int64_t k) {
-    int64_t n_above, n_out = 0;
-    for (int64_t i = 0; i < n; i++) keys[i] = topk_key(scores[i]);
-    uint32_t threshold = topk_threshold(&(neap_candidates){.order = keys, .n = n}, 1, k, &n_above);
-    int64_t n_equal = k - n_above;
-    for (int64_t i = 0; i < n; i++)
-        if (keys[i] > threshold || (keys[i] == threshold && n_equal-- > 0)) out[n_out++] = (int32_t)i;
-}
-
 #endif

@@ -1,4 +1,4 @@
-/* exp, sigmoid, tanh, softplus, log in F32, for the scalar kernels: the definition of "our own polynomials".
+/* exp, sigmoid, tanh, log1p, softplus in F32, for the scalar kernels: the definition of "our own polynomials".
  *
  * The vector versions (x86/vmath_avx2.h, x86/vmath_avx512.h) do the same operations in the same order, so the
  * bits are equal on every instruction set; change one and you change all three. Errors against a double
@@ -119,16 +119,6 @@ static inline float vm_log1p(float u) {
 static inline float vm_softplus(float z) {
     float y = vm_log1p(vm_exp(-vm_abs(z)));
     return (z > 0.0f ? z : 0.0f) + y;
-}
-
-/* x >= 1 and finite: the logarithm of a softmax denominator. */
-static inline float vm_log(float x) {
-    uint32_t u = vm_bits(x);
-    int32_t e = (int32_t)(u >> 23) - 127;
-    float m = vm_float((u & 0x007fffff) | 0x3f800000);
-    if (m > 1.41421356f) m *= 0.5f, e++;
-    float n = (float)e;
-    return x < INFINITY ? fmaf(n, VM_LN2_HI, fmaf(n, VM_LN2_LO, vm_log_core(m - 1.0f))) : x; /* NaN stays */
 }
 
 #endif

@@ -114,7 +114,6 @@ static void scan_tile(const mla_args *a, const neap_batch_tile *tile, int64_t be
                       neap_candidates *out) {
     const neap_index_spec *s = &a->spec.index;
     const neap_batch_segment *seg = &a->batch->segments[tile->segment];
-    const int32_t *warm = neap_caches_warm(a->caches, a->layer, seg->slot);
     int32_t n[NEAP_INDEX_ROWS];
     for (int32_t i = 0; i < tile->n_rows; i++) {
         int64_t visible = mla_visible(a->batch, tile->row_begin + i);
@@ -132,8 +131,6 @@ static void scan_tile(const mla_args *a, const neap_batch_tile *tile, int64_t be
                               .n = n,
                               .begin = begin,
                               .end = end,
-                              .warm = warm + 1,
-                              .n_warm = seg->position > 0 ? warm[0] : 0,
                               .out = out,
                               .scratch = a->index_scratch + worker * neap_index_scratch(&a->index, s->n_heads)};
     a->k->index_scan(&x);
@@ -198,19 +195,15 @@ static void merge_pieces(const mla_args *a, int64_t row) {
     finish_list(a, row);
 }
 
-/* The slot remembers what its last row selected: a good first bound for the next step. */
+/* Only a step that was scanned in pieces has something to merge. */
+static int64_t select_count(const void *p) {
+    const mla_args *a = p;
+    return is_split(a) ? a->batch->n_rows : 0;
+}
+
 static void select_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
-    const mla_args *a = ptr;
     (void)worker;
-    bool split = is_split(a);
-    for (int64_t row = begin; row < end; row++) {
-        const neap_batch_segment *seg = &a->batch->segments[a->batch->row_segment[row]];
-        if (split) merge_pieces(a, row);
-        if (row != seg->row_begin + seg->n_rows - 1) continue;
-        int32_t *warm = neap_caches_warm(a->caches, a->layer, seg->slot), n = a->selection.n_lists[row];
-        warm[0] = n;
-        for (int32_t i = 0; i < n; i++) warm[1 + i] = a->selection.lists[row * a->selection.ld + i];
-    }
+    for (int64_t row = begin; row < end; row++) merge_pieces(ptr, row);
 }
 
 /* ---- plan ---- */
@@ -249,5 +242,5 @@ void neap_indexer_emit_scan(neap_builder *b, const mla_args *a) {
 }
 
 void neap_indexer_emit_select(neap_builder *b, const mla_args *a) {
-    neap_builder_op(b, "index.select", false, rows_count, select_run, a, sizeof *a);
+    neap_builder_op(b, "index.select", false, select_count, select_run, a, sizeof *a);
 }

@@ -109,10 +109,7 @@ static void expand_run(const void *ptr, int64_t begin, int64_t end, int32_t work
 
 neap_cache_layer_spec neap_mla_cache(const neap_mla_spec *s, neap_row_kind latent, neap_row_kind index) {
     neap_cache_layer_spec c = {.latent = {.kind = latent, .r = s->kv_lora, .dr = s->d_rope}};
-    if (mla_has_own_index(s)) {
-        c.index = (neap_index_format){.kind = index, .d = s->index.head_dim};
-        c.warm_max = s->index.topk;
-    }
+    if (mla_has_own_index(s)) c.index = (neap_index_format){.kind = index, .d = s->index.head_dim};
     return c;
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/cpu.h"
 #include "kernels/kernels.h"
 #include "trace.h"
+#include "unit/paged_row.h"
 
 enum { STEPS = 50 };
 
@@ -72,78 +73,98 @@ static void nope_attention_knows_no_position(void **state) {
     (void)state;
     enum { R = 64, DR = 16, N = 90, FAR = 1024, H = 3, PAGES = (FAR + 128) / NEAP_PAGE_ROWS };
     const uint32_t levels[] = {0, NEAP_CPU_AVX2, NEAP_CPU_AVX2 | NEAP_CPU_AVX512};
-    float *base = need(sizeof(float) * PAGES * NEAP_PAGE_ROWS * (R + DR));
+    const neap_latent_format format = {NEAP_ROWS_F32, R, DR};
+    static _Alignas(64) float base[PAGES * NEAP_PAGE_ROWS * (R + DR)];
     int32_t pages[PAGES], list[N];
     fill(base, N * (R + DR), 1);
     memcpy(base + FAR * (R + DR), base, sizeof(float) * N * (R + DR));
     for (int i = 0; i < PAGES; i++) pages[i] = i;
     for (int i = 0; i < N; i++) list[i] = FAR + i;
-    float q[H * (R + DR)], near[H * R], far[H * R], scratch[8 * N];
+    const neap_pages cache = {(const uint8_t *)base, neap_latent_page_bytes(&format), pages};
+    float q[H * (R + DR)], near[H * R], far[H * R], stats[2][2 * H];
     fill(q, H * (R + DR), 2);
     for (size_t l = 0; l < sizeof levels / sizeof *levels; l++) {
         neap_kernels k;
         neap_kernels_init(&k, levels[l] & neap_cpu_flags());
-        neap_attn_args a = {.q = q,
-                            .ld_q = R + DR,
-                            .n_heads = H,
-                            .r = R,
-                            .dr = DR,
-                            .cache = {.base = base, .pages = pages, .page_rows = NEAP_PAGE_ROWS, .width = R + DR},
-                            .n_list = N,
-                            .scale = 0.1f,
-                            .out = near,
-                            .ld_out = R,
-                            .scratch = scratch};
-        k.attn(&a);
-        a.list = list;
-        a.out = far;
-        k.attn(&a);
+        paged_attend(&k, format, cache, q, H, NULL, N, 0.1f, near, stats[0]);
+        paged_attend(&k, format, cache, q, H, list, N, 0.1f, far, stats[1]);
         assert_memory_equal(near, far, sizeof near);
+        assert_memory_equal(stats[0], stats[1], sizeof stats[0]);
     }
-    free(base);
 }
 
-/* D8: rows dealt to 2 or 4 ranks in head and tail pieces, keys gathered: each row keeps its global position. */
+/* D8: rows dealt to 2 or 4 ranks in head and tail pieces, keys gathered: each row keeps its global position. A rank
+ * scans its rows in tiles, so that other ranks mean other tiles too. */
+enum { D8_T = 230, D8_D = 32, D8_H = 4, D8_K = 24, D8_PAGES = (D8_T + NEAP_PAGE_ROWS - 1) / NEAP_PAGE_ROWS };
+static _Alignas(64) uint8_t d8_keys[D8_PAGES * NEAP_PAGE_ROWS * D8_D * 4];
+static float d8_q[D8_T * D8_H * D8_D], d8_w[D8_T * D8_H];
+
+/* Rows [begin, end); rows that see at most D8_K keys take them all. */
+static void select_tile(const neap_kernels *k, int begin, int end, int32_t (*out)[D8_K]) {
+    enum { CAPACITY = 2 * D8_K + 512 };
+    static uint32_t orders[NEAP_INDEX_ROWS][CAPACITY];
+    static int32_t positions[NEAP_INDEX_ROWS][CAPACITY];
+    static float scratch[NEAP_PAGE_ROWS * (D8_D + D8_H + NEAP_INDEX_ROWS)];
+    static const int32_t pages[D8_PAGES] = {0, 1, 2, 3};
+    const neap_index_format format = {NEAP_ROWS_F32, D8_D};
+    neap_candidates lists[NEAP_INDEX_ROWS];
+    int32_t n[NEAP_INDEX_ROWS];
+    assert_true(neap_candidates_capacity(D8_K) == CAPACITY);
+    assert_true(neap_index_scratch(&format, D8_H) <= (int64_t)(sizeof scratch / sizeof *scratch));
+    assert_true(neap_index_page_bytes(&format) * D8_PAGES == sizeof d8_keys);
+    for (int i = 0; i < end - begin; i++) {
+        n[i] = begin + i < D8_K ? 0 : begin + i + 1;
+        lists[i] = (neap_candidates){.order = orders[i], .positions = positions[i]};
+    }
+    const neap_index_scan_args a = {.format = format,
+                                    .keys = {d8_keys, neap_index_page_bytes(&format), pages},
+                                    .q = d8_q + begin * D8_H * D8_D,
+                                    .w = d8_w + begin * D8_H,
+                                    .ld_q = D8_H * D8_D,
+                                    .ld_w = D8_H,
+                                    .n_rows = end - begin,
+                                    .n_heads = D8_H,
+                                    .k = D8_K,
+                                    .n = n,
+                                    .end = end,
+                                    .out = lists,
+                                    .scratch = scratch};
+    k->index_scan(&a);
+    for (int i = 0; i < end - begin; i++) {
+        if (n[i]) k->index_merge(out[begin + i], &lists[i], 1, D8_K);
+        for (int j = 0; !n[i] && j <= begin + i; j++) out[begin + i][j] = j;
+    }
+}
+
 static void selection_is_the_same_on_any_rank(void **state) {
     (void)state;
-    enum { T = 230, D = 32, H = 4, K = 24, PAGES = (T + NEAP_PAGE_ROWS - 1) / NEAP_PAGE_ROWS };
-    static float keys[PAGES * NEAP_PAGE_ROWS * D], q[T * H * D], w[T * H], scores[T];
-    static int32_t want[T][K], got[T][K], scratch[T];
-    int32_t pages[PAGES];
-    fill(keys, T * D, 3);
-    fill(q, T * H * D, 4);
-    fill(w, T * H, 5);
-    for (int i = 0; i < PAGES; i++) pages[i] = i;
+    static int32_t want[D8_T][D8_K], got[D8_T][D8_K];
+    const neap_index_format format = {NEAP_ROWS_F32, D8_D};
+    fill(d8_q, D8_T * D8_H * D8_D, 4);
+    fill(d8_w, D8_T * D8_H, 5);
+    for (int t = 0; t < D8_T; t++) {
+        float key[D8_D];
+        fill(key, D8_D, 3 + 1000 * (uint32_t)t);
+        neap_index_put(&format, d8_keys + t / NEAP_PAGE_ROWS * neap_index_page_bytes(&format), t % NEAP_PAGE_ROWS, key);
+    }
     neap_kernels k;
     neap_kernels_init(&k, neap_cpu_flags());
     for (int ranks = 1; ranks <= 4; ranks *= 2) {
         memset(got, 0xff, sizeof got);
-        for (int rank = 0; rank < ranks; rank++) {
+        for (int rank = 0; rank < ranks; rank++)
             for (int half = 0; half < 2; half++) {
                 int piece = half ? 2 * ranks - 1 - rank : rank;
-                for (int t = piece * T / (2 * ranks); t < (piece + 1) * T / (2 * ranks); t++) {
-                    neap_index_args a = {
-                        .q = q + t * H * D,
-                        .w = w + t * H,
-                        .n_heads = H,
-                        .d = D,
-                        .keys = {.base = keys, .pages = pages, .page_rows = NEAP_PAGE_ROWS, .width = D},
-                        .n = t + 1,
-                        .k = K,
-                        .out = got[t],
-                        .scores = scores,
-                        .scratch = scratch};
-                    k.index(&a);
-                }
+                int end = (piece + 1) * D8_T / (2 * ranks);
+                for (int t = piece * D8_T / (2 * ranks); t < end; t += NEAP_INDEX_ROWS)
+                    select_tile(&k, t, end - t < NEAP_INDEX_ROWS ? end : t + NEAP_INDEX_ROWS, got);
             }
-        }
         if (ranks == 1)
             memcpy(want, got, sizeof got);
         else
             assert_memory_equal(want, got, sizeof got);
     }
-    for (int t = 0; t < T; t++)
-        for (int i = 0; i < K; i++) assert_true(i > t ? got[t][i] == -1 : got[t][i] >= 0 && got[t][i] <= t);
+    for (int t = 0; t < D8_T; t++)
+        for (int i = 0; i < D8_K; i++) assert_true(i > t ? got[t][i] == -1 : got[t][i] >= 0 && got[t][i] <= t);
 }
 
 int main(void) {

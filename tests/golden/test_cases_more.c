@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 #include "trace.h"
 #include "unit/model_fixture.h"
+#include "unit/paged_row.h"
 
 static neap_model *open_golden(const char *name) {
     char path[512];
@@ -306,10 +307,15 @@ static const size_t far_bytes = (size_t)19 << 30; /* element offsets beyond 2^32
 static void far_rows(const neap_kernels *k, float *base) {
     /* Pages below 2^31 elements, just above, and above 2^32. */
     static const int32_t straight[FAR_PAGES] = {0, 1, 2}, pages[FAR_PAGES] = {1, 58255, 116510};
-    static float near[FAR_PAGES * NEAP_PAGE_ROWS * WIDTH], q[2 * WIDTH];
+    static _Alignas(64) float near[FAR_PAGES * NEAP_PAGE_ROWS * WIDTH], q[2 * WIDTH];
     static const float w[2] = {0.7f, 0.4f};
-    float out[2][2 * 512], scores[2][FAR_PAGES * NEAP_PAGE_ROWS], scratch[FAR_PAGES * NEAP_PAGE_ROWS];
-    int32_t chosen[2][20], sorting[FAR_PAGES * NEAP_PAGE_ROWS];
+    const neap_latent_format latent = {NEAP_ROWS_F32, 512, 64};
+    const neap_index_format index = {NEAP_ROWS_F32, WIDTH}; /* the same bytes, read as keys */
+    enum { ROWS = FAR_PAGES * NEAP_PAGE_ROWS };
+    static uint32_t scores[2][ROWS];
+    float out[2][2 * 512], stats[2][4];
+    int32_t chosen[2][20], all[ROWS];
+    assert_true(neap_latent_page_bytes(&latent) == neap_index_page_bytes(&index));
     uint32_t seed = 9;
     assert_true((int64_t)pages[1] * NEAP_PAGE_ROWS * WIDTH > INT64_C(1) << 31);
     assert_true((int64_t)pages[2] * NEAP_PAGE_ROWS * WIDTH > INT64_C(1) << 32);
@@ -318,32 +324,14 @@ static void far_rows(const neap_kernels *k, float *base) {
     for (int p = 0; p < FAR_PAGES; p++)
         memcpy(base + (size_t)pages[p] * NEAP_PAGE_ROWS * WIDTH, near + p * NEAP_PAGE_ROWS * WIDTH,
                sizeof(float) * NEAP_PAGE_ROWS * WIDTH);
-    const neap_paged caches[2] = {{near, straight, NEAP_PAGE_ROWS, WIDTH}, {base, pages, NEAP_PAGE_ROWS, WIDTH}};
+    const neap_pages caches[2] = {{(const uint8_t *)near, neap_latent_page_bytes(&latent), straight},
+                                  {(const uint8_t *)base, neap_latent_page_bytes(&latent), pages}};
     for (int i = 0; i < 2; i++) {
-        const neap_attn_args a = {.q = q,
-                                  .ld_q = WIDTH,
-                                  .n_heads = 2,
-                                  .r = 512,
-                                  .dr = 64,
-                                  .cache = caches[i],
-                                  .n_list = FAR_PAGES * NEAP_PAGE_ROWS,
-                                  .scale = 0.04f,
-                                  .out = out[i],
-                                  .ld_out = 512,
-                                  .scratch = scratch};
-        k->attn(&a);
-        const neap_index_args x = {.q = q,
-                                   .w = w,
-                                   .n_heads = 2,
-                                   .d = WIDTH,
-                                   .keys = caches[i],
-                                   .n = FAR_PAGES * NEAP_PAGE_ROWS,
-                                   .k = 20,
-                                   .out = chosen[i],
-                                   .scores = scores[i],
-                                   .scratch = sorting};
-        k->index(&x);
+        paged_attend(k, latent, caches[i], q, 2, NULL, ROWS, 0.04f, out[i], stats[i]);
+        paged_select(k, index, caches[i], q, w, 2, ROWS, ROWS, all, scores[i]);
+        paged_select(k, index, caches[i], q, w, 2, ROWS, 20, chosen[i], NULL);
     }
+    assert_memory_equal(stats[0], stats[1], sizeof stats[0]);
     assert_memory_equal(out[0], out[1], sizeof out[0]);
     assert_memory_equal(scores[0], scores[1], sizeof scores[0]);
     assert_memory_equal(chosen[0], chosen[1], sizeof chosen[0]);
@@ -386,8 +374,8 @@ static void offsets_have_64_bits(void **state) {
         return;
     }
     const int32_t page = 2066;
-    const neap_paged wide = {base, &page, 1, 1039680};
-    assert_true(neap_paged_row(&wide, 0) - base == INT64_C(2147978880));
+    const neap_pages wide = {(const uint8_t *)base, 1039680, &page};
+    assert_true(neap_pages_at(&wide, 63) - (const uint8_t *)base == INT64_C(2147978880));
     for (size_t l = 0; l < sizeof levels / sizeof *levels; l++) {
         neap_kernels k;
         neap_kernels_init(&k, levels[l] & neap_cpu_flags());

@@ -129,19 +129,6 @@ void kc_same_bytes(kc *c, const char *what, const void *got, const void *want, i
     if (memcmp(got, want, (size_t)bytes) != 0) kc_fail(c, what);
 }
 
-neap_paged kc_paged(kc *c, int64_t n, int64_t width, int32_t page_rows, kc_fill fill) {
-    int64_t n_pages = (n + page_rows - 1) / page_rows;
-    int32_t *pages = kc_bytes(c, n_pages * (int64_t)sizeof *pages);
-    float *base = kc_output(c, n_pages * page_rows * width, 0);
-    for (int64_t p = 0; p < n_pages; p++) pages[p] = (int32_t)(n_pages - 1 - p);
-    neap_paged cache = {.base = base, .pages = pages, .page_rows = page_rows, .width = (int32_t)width};
-    for (int64_t i = 0; i < n; i++) {
-        float *row = base + (neap_paged_row(&cache, i) - base);
-        for (int64_t j = 0; j < width; j++) row[j] = value(c, fill);
-    }
-    return cache;
-}
-
 neap_matrix kc_matrix(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, kc_fill fill) {
     neap_matrix m;
     neap_matrix_shape(&m, kind, n, k);

@@ -48,8 +48,6 @@ int64_t kc_below(kc *c, int64_t n); /* 0 .. n-1 */
 void kc_same(kc *c, const char *what, const float *got, const float *want, int64_t n);
 void kc_fail(kc *c, const char *text); /* the case failed */
 void kc_same_bytes(kc *c, const char *what, const void *got, const void *want, int64_t bytes);
-/* Rows of a paged cache filled at random, pages scrambled. */
-neap_paged kc_paged(kc *c, int64_t n, int64_t width, int32_t page_rows, kc_fill fill);
 /* A packed matrix of random values; storage is poisoned before packing. */
 neap_matrix kc_matrix(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, kc_fill fill);
 

@@ -1,7 +1,7 @@
 /* The indexer. A problem is a sequence of keys in scrambled pages, up to 8 rows of queries that see different
  * numbers of keys, and random borders that split the keys into ranges. Scores are computed once more here, plainly;
  * scan and merge of every variant must give those scores bit by bit (as keys of the same order) and the selection
- * that sorting them as floats gives, whatever the borders and the warm list. Few distinct values force ties.
+ * that sorting them as floats gives, whatever the borders. Few distinct values force ties.
  *
  * The bench compares the fused scan with separate passes over memory (unfused.h). */
 #include "kcheck.h"
@@ -214,46 +214,6 @@ static void one(kc *c, shape s) {
     select_and_compare(c, &c->ref, a, borders, n_ranges, found, all, want, got, "definition, ranges");
     select_and_compare(c, &c->k, a, ends, 1, found, all, want, got, "one range");
     select_and_compare(c, &c->k, a, borders, n_ranges, found, all, want, got, "ranges");
-    int32_t *bad = kc_bytes(c, s.k * 4);
-    for (int64_t i = 0; i < s.k; i++) bad[i] = (int32_t)kc_below(c, s.n);
-    a.warm = bad, a.n_warm = s.k;
-    select_and_compare(c, &c->k, a, borders, n_ranges, found, all, want, got, "bad warm list");
-    a.warm = n[0] >= s.k ? want[0] : bad;
-    select_and_compare(c, &c->k, a, borders, n_ranges, found, all, want, got, "good warm list");
-    kc_end(c);
-}
-
-static void old_one(kc *c, int64_t heads, int64_t d, int64_t n, int64_t k, kc_fill fill, bool has_ties) {
-    kc_begin(c, "heads %lld d %lld n %lld k %lld fill %d%s", (long long)heads, (long long)d, (long long)n, (long long)k,
-             (int)fill, has_ties ? " ties" : "");
-    float *q = kc_floats(c, heads * d, (int)kc_below(c, 16), fill), *w = kc_floats(c, heads, 1, fill);
-    neap_paged keys = kc_paged(c, n, d + kc_below(c, 3), 1 << kc_below(c, 7), fill);
-    if (has_ties) {
-        for (int64_t i = 0; i < heads * d; i++) q[i] = (float)kc_below(c, 3) - 1;
-        for (int64_t i = 0; i < heads; i++) w[i] = (float)kc_below(c, 3) - 1;
-        for (int64_t i = 0; i < n; i++) {
-            float *row = (float *)(uintptr_t)neap_paged_row(&keys, i);
-            for (int64_t j = 0; j < d; j++) row[j] = (float)kc_below(c, 3) - 1;
-        }
-    }
-    int64_t n_out = n < k ? n : k;
-    int32_t *want = kc_bytes(c, n_out * 4), *got = kc_bytes(c, n_out * 4), *scratch = kc_bytes(c, n * 4);
-    float *want_scores = kc_output(c, n, 0), *got_scores = kc_output(c, n, 1);
-    neap_index_args a = {.q = q, .w = w, .n_heads = heads, .d = d, .keys = keys, .n = n, .k = k, .scratch = scratch};
-    a.out = want, a.scores = want_scores;
-    c->ref.index(&a);
-    a.out = got, a.scores = got_scores;
-    c->k.index(&a);
-    kc_same_bytes(c, "positions", got, want, n_out * 4);
-    if (n > k) {
-        kc_same(c, "scores", got_scores, want_scores, n);
-        scored *all = kc_bytes(c, n * (int64_t)sizeof *all);
-        for (int64_t i = 0; i < n; i++) all[i] = (scored){got_scores[i], (int32_t)i};
-        qsort(all, (size_t)n, sizeof *all, by_rank);
-        for (int64_t i = 0; i < k; i++) want[i] = all[i].position;
-        qsort(want, (size_t)k, sizeof *want, by_position);
-        kc_same_bytes(c, "positions against sorting", got, want, k * 4);
-    }
     kc_end(c);
 }
 
@@ -325,8 +285,6 @@ static void check(kc *c) {
         one_array(c, 333, 20, (kc_fill)i);
         one_array(c, 5000, 100, (kc_fill)i);
     }
-    static const int64_t old[][3] = {{16, 200, 20}, {17, 65, 9}, {128, 333, 100}};
-    for (int i = 0; i < 3; i++) old_one(c, 3, old[i][0], old[i][1], old[i][2], KC_NORMAL, i == 1);
 }
 
 /* ---- bench ---- */

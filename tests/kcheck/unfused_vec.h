@@ -90,8 +90,14 @@ static void select_pass(int32_t *out, const float *scores, int64_t n, int64_t k,
     tk_merge(out, list, 1, k);
 }
 
+/* The threshold of topk.h over all scores, then one more pass that collects. */
 static void digits_pass(int32_t *out, const float *scores, uint32_t *keys, int64_t n, int64_t k) {
-    topk_select(out, scores, keys, n, k);
+    int64_t n_above, n_out = 0;
+    for (int64_t i = 0; i < n; i++) keys[i] = topk_key(scores[i]);
+    uint32_t threshold = topk_threshold(&(neap_candidates){.order = keys, .n = n}, 1, k, &n_above);
+    int64_t n_equal = k - n_above;
+    for (int64_t i = 0; i < n; i++)
+        if (keys[i] > threshold || (keys[i] == threshold && n_equal-- > 0)) out[n_out++] = (int32_t)i;
 }
 
 static float sum_pass(const float *x, int64_t n) {

@@ -14,9 +14,9 @@
 
 static const neap_cache_layer_spec SPECS[] = {
     {.state_floats = 100, .window_floats = 12},
-    {.latent = {NEAP_ROWS_FP8, 72, 8}, .index = {NEAP_ROWS_MXFP8, 32}, .warm_max = 5},
-    {.latent = {NEAP_ROWS_BF16, 72, 8}, .index = {NEAP_ROWS_BF16, 32}, .warm_max = 5},
-    {.latent = {NEAP_ROWS_F32, 72, 0}, .index = {NEAP_ROWS_F32, 32}, .warm_max = 1},
+    {.latent = {NEAP_ROWS_FP8, 72, 8}, .index = {NEAP_ROWS_MXFP8, 32}},
+    {.latent = {NEAP_ROWS_BF16, 72, 8}, .index = {NEAP_ROWS_BF16, 32}},
+    {.latent = {NEAP_ROWS_F32, 72, 0}, .index = {NEAP_ROWS_F32, 32}},
     {.latent = {NEAP_ROWS_FP8, 72, 8}},
 };
 enum { N_LAYERS = 5 };
@@ -139,7 +139,6 @@ static void rows_follow_the_page_table(void **state) {
         }
     }
     assert_null(c.layers[0].latents);
-    assert_null(c.layers[0].warm);
     assert_null(c.layers[4].index_keys);
     neap_arena_destroy(a);
 }
@@ -165,8 +164,8 @@ static void far_pages_have_64_bit_places(void **state) {
     assert_true((uintptr_t)neap_caches_index_page(&c, 0, 1, 64) - base == UINT64_C(51200000000000000));
 }
 
-/* A7: what a sequence writes for 50 steps leaves the state, window, rows, keys and last selections of its
- * neighbours as they were, byte for byte, in every format. */
+/* A7: what a sequence writes for 50 steps leaves the state, window, rows and keys of its neighbours as
+ * they were, byte for byte, in every format. */
 static void neighbours_keep_every_byte(void **state) {
     (void)state;
     neap_arena *a;
@@ -183,22 +182,20 @@ static void neighbours_keep_every_byte(void **state) {
         } pools[] = {
             {(uint8_t *)l->state, 3, spec->state_floats * 4, false},
             {(uint8_t *)l->window, 3, spec->window_floats * 4, false},
-            {(uint8_t *)l->warm, 3, (1 + spec->warm_max) * 4, false},
             {l->latents, 12, l->latent_page_bytes, true},
             {l->index_keys, 12, l->index_page_bytes, true},
         };
-        for (size_t i = 0; i < 5; i++)
+        for (size_t i = 0; i < 4; i++)
             if (pools[i].data) memset(pools[i].data, 0x5a, (size_t)(pools[i].count * pools[i].bytes));
         for (int64_t p = 30; p < 80; p++) { /* over a page border */
             float x[80];
             for (int i = 0; i < 80; i++) x[i] = (float)(i - 40) * 0.37f + (float)p;
             for (int64_t i = 0; i < spec->state_floats; i++) l->state[s[1] * spec->state_floats + i] = x[0];
             for (int64_t i = 0; i < spec->window_floats; i++) l->window[s[1] * spec->window_floats + i] = x[0];
-            for (int32_t i = 0; l->warm && i <= spec->warm_max; i++) neap_caches_warm(&c, layer, s[1])[i] = i;
             if (l->latents) neap_latent_put(&spec->latent, neap_caches_latent_page(&c, layer, s[1], p), p % 64, x);
             if (l->index_keys) neap_index_put(&spec->index, neap_caches_index_page(&c, layer, s[1], p), p % 64, x);
         }
-        for (size_t i = 0; i < 5; i++)
+        for (size_t i = 0; i < 4; i++)
             for (int64_t b = 0; pools[i].data && b < pools[i].count * pools[i].bytes; b++) {
                 int64_t n = b / pools[i].bytes;
                 if (pools[i].has_pages ? c.owner[n] == s[1] : n == s[1]) continue;
@@ -312,24 +309,6 @@ static void double_frees_are_found(void **state) {
     neap_arena_destroy(a);
 }
 
-/* Last selections never outlive a sequence. */
-static void selections_begin_empty(void **state) {
-    (void)state;
-    neap_arena *a;
-    neap_caches c = make(&a, 2, 8, 4);
-    int32_t s;
-    for (int round = 0; round < 3; round++) {
-        assert_int_equal(neap_caches_open(&c, 100, &s), NEAP_OK);
-        for (int32_t layer = 1; layer < 4; layer++) {
-            int32_t *warm = neap_caches_warm(&c, layer, s);
-            assert_int_equal(warm[0], 0);
-            for (int32_t i = 0; i <= SPECS[layer].warm_max; i++) warm[i] = 77;
-        }
-        assert_int_equal(neap_caches_close(&c, s), NEAP_OK);
-    }
-    neap_arena_destroy(a);
-}
-
 static bool all_bytes(const void *p, size_t n, int byte) {
     for (size_t i = 0; i < n; i++)
         if (((const unsigned char *)p)[i] != byte) return false;
@@ -425,17 +404,11 @@ static void allocations_are_counted_and_can_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pools_have_the_announced_size),
-        cmocka_unit_test(pages_have_one_owner),
-        cmocka_unit_test(random_opens_and_closes_keep_books),
-        cmocka_unit_test(rows_follow_the_page_table),
-        cmocka_unit_test(far_pages_have_64_bit_places),
-        cmocka_unit_test(neighbours_keep_every_byte),
-        cmocka_unit_test(stale_and_foreign_pages_are_found),
-        cmocka_unit_test(double_frees_are_found),
-        cmocka_unit_test(selections_begin_empty),
-        cmocka_unit_test(poison_reaches_what_is_taken),
-        cmocka_unit_test(arena_gives_aligned_zeroed_memory),
+        cmocka_unit_test(pools_have_the_announced_size),        cmocka_unit_test(pages_have_one_owner),
+        cmocka_unit_test(random_opens_and_closes_keep_books),   cmocka_unit_test(rows_follow_the_page_table),
+        cmocka_unit_test(far_pages_have_64_bit_places),         cmocka_unit_test(neighbours_keep_every_byte),
+        cmocka_unit_test(stale_and_foreign_pages_are_found),    cmocka_unit_test(double_frees_are_found),
+        cmocka_unit_test(poison_reaches_what_is_taken),         cmocka_unit_test(arena_gives_aligned_zeroed_memory),
         cmocka_unit_test(allocations_are_counted_and_can_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

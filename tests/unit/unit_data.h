@@ -129,17 +129,4 @@ static inline void unit_each_table(unit_body body) {
     }
 }
 
-/* The cached rows x [n, width] as a paged cache with pages of `page_rows` rows in scrambled order. */
-static inline neap_paged unit_paged(const float *x, int64_t n, int64_t width, int32_t page_rows) {
-    int64_t n_pages = (n + page_rows - 1) / page_rows;
-    float *base = unit_floats((n_pages + 1) * page_rows * width);
-    int32_t *pages = unit_zeros(n_pages, sizeof *pages);
-    for (int64_t p = 0; p < n_pages; p++) pages[p] = (int32_t)(n_pages - p);       /* page 0 stays unused */
-    for (int64_t i = 0; i < (n_pages + 1) * page_rows * width; i++) base[i] = NAN; /* unused rows must not matter */
-    for (int64_t i = 0; i < n; i++)
-        memcpy(base + ((int64_t)pages[i / page_rows] * page_rows + i % page_rows) * width, x + i * width,
-               (size_t)width * sizeof(float));
-    return (neap_paged){.base = base, .pages = pages, .page_rows = page_rows, .width = (int32_t)width};
-}
-
 #endif

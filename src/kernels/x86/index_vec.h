@@ -5,12 +5,7 @@
  * and 8 broadcasts feed 16 multiply-adds, so the multiply-adds are the limit. Then relu, the chain over the heads in
  * registers as well, and the gate of topk_vec.h: a score that cannot be among the k best never reaches memory.
  *
- * `warm` is not used. In this layout one key costs as much as the 16 of its group: 2048 positions scattered over
- * 131072 keys touch a fifth of all groups, but all work of the gate for a cold start, cuts and merge included, is
- * below 1 % of the scan (kcheck --bench --only=index: 40 us of 6.5 ms at 32 heads x 128). Skipping whole pages by an
- * upper bound of their scores is not done either: see README.md of this room.
- *
- * `index` over rows of F32 is the older form. */
+ * The gate starts cold, and no page is skipped by an upper bound of its scores: README.md of this room says why. */
 #ifndef NEAP_KERNELS_X86_INDEX_VEC_H
 #define NEAP_KERNELS_X86_INDEX_VEC_H
 
@@ -20,41 +15,6 @@
 #include "tensor/codec.h"
 
 #if defined(V_WIDTH)
-enum { INDEX_TILE = V_WIDTH == 16 ? 16 : 4 }; /* keys with their accumulators in registers */
-
-V_INLINE vec index_row_dots(const float *q, const float *const keys[V_WIDTH], int64_t d) {
-    acc16 acc[V_WIDTH];
-    V_UNROLL for (int t = 0; t < V_WIDTH; t += INDEX_TILE) {
-        int64_t e = 0;
-        V_UNROLL for (int j = 0; j < INDEX_TILE; j++) acc[t + j] = acc16_zero();
-        for (; e + 16 <= d; e += 16) V_UNROLL for (int l = 0; l < ACC_VECS; l++) {
-                vec x = v_load(q + e + l * V_WIDTH);
-                V_UNROLL for (int j = 0; j < INDEX_TILE; j++) acc[t + j].v[l] =
-                    v_fma(x, v_load(keys[t + j] + e + l * V_WIDTH), acc[t + j].v[l]);
-            }
-        if (e < d)
-            V_UNROLL for (int j = 0; j < INDEX_TILE; j++) acc16_fma_n(&acc[t + j], q + e, keys[t + j] + e, d - e);
-    }
-    return acc16_trees(acc);
-}
-
-static inline void index_topk(const neap_index_args *a) {
-    if (a->n <= a->k) {
-        for (int64_t j = 0; j < a->n; j++) a->out[j] = (int32_t)j;
-        return;
-    }
-    for (int64_t j = 0; j < a->n; j += V_WIDTH) {
-        const float *keys[V_WIDTH];
-        for (int l = 0; l < V_WIDTH; l++) /* the last block repeats its last key */
-            keys[l] = neap_paged_row(&a->keys, j + l < a->n ? j + l : a->n - 1);
-        vec acc = v_zero();
-        for (int64_t h = 0; h < a->n_heads; h++)
-            acc = v_fma(v_set1(a->w[h]), v_max(v_zero(), index_row_dots(a->q + h * a->d, keys, a->d)), acc);
-        v_store_n(a->scores + j, acc, a->n - j);
-    }
-    topk_select(a->out, a->scores, (uint32_t *)a->scratch, a->n, a->k);
-}
-
 /* ---- keys of a page as F32 ---- */
 enum { INDEX_UNIT = 2 * V_WIDTH }; /* keys scored together: two vectors */
 
@@ -263,7 +223,6 @@ static inline void index_scan(const neap_index_scan_args *a) {
 }
 
 static inline void index_fill(neap_kernels *k) {
-    k->index = index_topk;
     k->index_scan = index_scan;
     k->index_merge = tk_merge;
 }
