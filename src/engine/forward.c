@@ -243,7 +243,7 @@ neap_status neap_forward_open(neap_forward *f, int64_t n_tokens, int32_t *slot) 
     return neap_caches_open(&f->caches, n_tokens, slot);
 }
 
-void neap_forward_close(neap_forward *f, int32_t slot) { neap_caches_close(&f->caches, slot); }
+neap_status neap_forward_close(neap_forward *f, int32_t slot) { return neap_caches_close(&f->caches, slot); }
 
 int64_t neap_forward_cache_used(const neap_forward *f) {
     return (int64_t)(f->caches.n_pages - f->caches.n_free) * NEAP_PAGE_ROWS;

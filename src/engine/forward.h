@@ -39,7 +39,8 @@ void neap_forward_destroy(neap_forward *f);
 
 /* Reserves a slot with cache pages for n_tokens positions. NEAP_BUSY when there is none. */
 NEAP_MUST_CHECK neap_status neap_forward_open(neap_forward *f, int64_t n_tokens, int32_t *slot);
-void neap_forward_close(neap_forward *f, int32_t slot);
+/* NEAP_INTERNAL: the books of the slot's pages were wrong (caches.h). The slot is closed all the same. */
+neap_status neap_forward_close(neap_forward *f, int32_t slot);
 int64_t neap_forward_cache_used(const neap_forward *f);  /* tokens */
 int64_t neap_forward_cache_total(const neap_forward *f); /* tokens */
 

@@ -45,7 +45,9 @@ static neap_status copy_request(neap_seq *s, const neap_request *r) {
 
 void neap_seq_close_slot(neap_seq *s) {
     if (s->slot < 0) return;
-    neap_forward_close(s->engine->forward, s->slot);
+    /* The answer is not touched by it any more; a page that was lost is for whoever runs the engine to know. */
+    if (neap_forward_close(s->engine->forward, s->slot) != NEAP_OK)
+        neap_log_write(&s->engine->log, NEAP_LOG_ERROR, "%s", neap_last_error());
     s->slot = -1;
 }
 

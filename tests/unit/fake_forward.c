@@ -121,11 +121,13 @@ neap_status neap_forward_open(neap_forward *f, int64_t n_tokens, int32_t *slot) 
     NEAP_FAIL(NEAP_BUSY, "no free slot");
 }
 
-void neap_forward_close(neap_forward *f, int32_t slot) {
+neap_status neap_forward_close(neap_forward *f, int32_t slot) {
     DEMAND(slot >= 0 && slot < f->options.seqs_max);
     DEMAND(f->slots[slot].is_open);
     f->slots[slot].is_open = false;
     f->used -= f->slots[slot].reserved;
+    NEAP_CHECK(!fake.is_close_bad, NEAP_INTERNAL, "this slot was told to be wrong");
+    return NEAP_OK;
 }
 
 int64_t neap_forward_cache_used(const neap_forward *f) { return f->used; }

@@ -25,6 +25,7 @@ typedef struct fake_control {
     int32_t n_runs;
     int32_t rows_max_seen;
     int32_t fail_run;     /* this run fails; 0: none */
+    bool is_close_bad;    /* closing a slot finds its books wrong */
     int32_t nan_first;    /* sequences with this first token ... */
     int64_t nan_position; /* ... get a NaN in the logits of this position; -1: never */
     fake_script scripts[FAKE_SCRIPTS_MAX];

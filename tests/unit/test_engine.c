@@ -645,6 +645,39 @@ static void test_forward_failure(void **state) {
     neap_engine_destroy(e);
 }
 
+/* Wrong books found when a slot is given back: the log says so, the answer stands, the engine goes on. */
+static void count_errors(void *user, neap_log_level level, const char *text) {
+    if (level == NEAP_LOG_ERROR && strstr(text, "told to be wrong") != NULL) ++*(int *)user;
+}
+static void test_close_failure(void **state) {
+    (void)state;
+    said s;
+    int n_errors = 0;
+    neap_engine *e = NULL;
+    neap_engine_options o;
+    neap_engine_options_init(&o);
+    o.n_threads = o.seqs_max = 1;
+    o.context_max = CTX;
+    o.log = count_errors;
+    o.log_user = &n_errors;
+    assert_int_equal(neap_engine_create(&e, &model, &o), NEAP_OK);
+    neap_request r = request_of(prompt, 5, 20, &s);
+    fake.is_close_bad = true;
+    neap_seq *seq = submit(e, &r);
+    run_all(e);
+    assert_int_equal(n_errors, 0);
+    neap_seq_free(seq);
+    assert_int_equal(n_errors, 1);
+    assert_int_equal(s.status, NEAP_OK);
+    assert_int_equal(s.n_tokens, 20);
+    fake.is_close_bad = false;
+    submit(e, &r);
+    run_all(e);
+    assert_int_equal(s.n_tokens, 20);
+    neap_engine_destroy(e);
+    assert_int_equal(n_errors, 1);
+}
+
 static void test_everything_forbidden(void **state) {
     (void)state;
     said s;
@@ -943,6 +976,7 @@ int main(void) {
         TEST(test_busy_and_reclaim),
         TEST(test_nonfinite),
         TEST(test_forward_failure),
+        TEST(test_close_failure),
         TEST(test_everything_forbidden),
         TEST(test_allocation_failures),
         TEST(test_no_allocation_in_steps),
