@@ -10,7 +10,8 @@
  *   F32, BF16   [4][d][16]
  *   MXFP8       codes [4][d][16] E4M3, then scales E8M0 [4][ceil(d/32)][16]; scale rule NEAP_MX_CEIL
  *               (nothing saturates). At d 128: 132 bytes per key, 0.516 of BF16.
- * A NaN or infinity makes its whole tile or group NaN, as in codec.h. All page sizes are multiples of 64 bytes.
+ * A NaN or infinity makes its whole tile or group NaN (a tile of codec.h lets a NaN stand alone; a page does not).
+ * All page sizes are multiples of 64 bytes.
  * Values are decoded to F32 as code value * scale, one rounding. */
 #ifndef NEAP_TENSOR_PAGES_H
 #define NEAP_TENSOR_PAGES_H

@@ -288,7 +288,7 @@ enum {
 };
 
 /* One group of 8-bit integers: its weights, its activations. */
-#define CT_INT8(weights, input)                                                                                   \
+#define CT_INT8(weights, input)                                                                              \
     "{\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", \"config_groups\": {\"g\": {" \
     "\"targets\": [\"Linear\"], \"weights\": {" weights "}, \"input_activations\": " input "}}}"
 
