@@ -207,7 +207,7 @@ typedef enum neap_cache_type {
     NEAP_CACHE_DEFAULT = 0, /* BF16 */
     NEAP_CACHE_F32 = 1,     /* exact: results within float32 rounding of the model's definition */
     NEAP_CACHE_BF16 = 2,
-    NEAP_CACHE_FP8 = 3 /* E4M3, one F32 scale per token and tile of 128 */
+    NEAP_CACHE_FP8 = 3 /* E4M3, one F32 scale per token and tile of 128; the key part with 6 bits of mantissa */
 } neap_cache_type;
 typedef enum neap_index_type {
     NEAP_INDEX_DEFAULT = 0, /* BF16 */

@@ -1,6 +1,6 @@
 /* Cached rows in pages of 64: where a value lies, and the one definition of writing and reading it.
  *
- *   latent page, FP8     | codes [64][r + dr] | scales F32 [64][tiles] |         a row's bytes lie together
+ *   latent page, FP8     | codes [64][r + dr] | scales F32 [64][tiles] | key part's extra bits [64][3][ceil(dr/8)] |
  *   index page, MXFP8    | codes [4][d][16] | scales E8M0 [4][groups][16] |      16 keys side by side
  *
  * The layers write rows with this as they are computed; kernels read whole pages with code of their own and are
@@ -24,7 +24,7 @@ static int64_t plain_bytes(neap_row_kind kind) { return kind == NEAP_ROWS_F32 ? 
 
 int64_t neap_latent_page_bytes(const neap_latent_format *f) {
     int64_t row = ((int64_t)f->r + f->dr) * plain_bytes(f->kind);
-    if (f->kind == NEAP_ROWS_FP8) row += neap_latent_tiles(f) * (int64_t)sizeof(float);
+    if (f->kind == NEAP_ROWS_FP8) row += neap_latent_tiles(f) * (int64_t)sizeof(float) + neap_latent_extra(f);
     return NEAP_PAGE_ROWS * row;
 }
 
@@ -41,6 +41,49 @@ static void put_tiles(uint8_t *codes, float *scales, const float *x, int64_t n) 
 
 static void get_tiles(float *x, const uint8_t *codes, const float *scales, int64_t n) {
     neap_fp8_tile_decode(x, codes, scales, n);
+}
+
+/* ---- the key part: 4 bits of exponent, 6 of mantissa ---- */
+
+/* Magnitude code of |v| <= 448, rounded to nearest, ties to even: the E4M3 code followed by three more bits. */
+static uint32_t encode_fine(float v) {
+    uint32_t a;
+    float magnitude = fabsf(v), sum = magnitude + 0x1p11f; /* the last place of the sum is 2^-12, the finest step */
+    memcpy(&a, &magnitude, sizeof a);
+    if (magnitude < 0x1p-6f) {
+        memcpy(&a, &sum, sizeof a);
+        return a & 0x7f;
+    }
+    return ((a + 0xffff + (a >> 17 & 1)) >> 17) - ((127u - 7) << 6);
+}
+
+static void put_fine(uint8_t *codes, float *scales, uint8_t *extra, const float *x, int64_t n) {
+    int64_t plane = (n + 7) / 8;
+    put_tiles(codes, scales, x, n); /* for the scales, and for tiles that are not finite */
+    memset(extra, 0, (size_t)(3 * plane));
+    for (int64_t i = 0; i < n; i++) {
+        float scale = scales[i / NEAP_FP8_TILE];
+        if (isnan(scale)) continue;
+        uint32_t code = encode_fine(x[i] / scale);
+        codes[i] = (uint8_t)((codes[i] & 0x80) | code >> 3);
+        for (int b = 0; b < 3; b++) extra[b * plane + i / 8] |= (uint8_t)((code >> b & 1) << i % 8);
+    }
+}
+
+static void get_fine(float *x, const uint8_t *codes, const float *scales, const uint8_t *extra, int64_t n) {
+    int64_t plane = (n + 7) / 8;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = 0;
+        for (int b = 0; b < 3; b++) bits |= (uint32_t)(extra[b * plane + i / 8] >> i % 8 & 1) << b;
+        /* with the bits in place it is a half float of a 256th */
+        uint32_t half = (uint32_t)(codes[i] & 0x80) << 8 | (uint32_t)(codes[i] & 0x7f) << 7 | bits << 4;
+        x[i] = neap_f16_to_f32((uint16_t)half) * 256.0f * scales[i / NEAP_FP8_TILE];
+    }
+}
+
+static uint8_t *latent_extra(const neap_latent_format *f, const void *page, int64_t row) {
+    int64_t before = (int64_t)f->r + f->dr + neap_latent_tiles(f) * (int64_t)sizeof(float);
+    return (uint8_t *)page + NEAP_PAGE_ROWS * before + row * neap_latent_extra(f);
 }
 
 static float *latent_scales(const neap_latent_format *f, const void *page, int64_t row) {
@@ -60,7 +103,8 @@ void neap_latent_put(const neap_latent_format *f, void *page, int64_t row, const
         uint8_t *codes = (uint8_t *)page + row * n;
         float *scales = latent_scales(f, page, row);
         put_tiles(codes, scales, x, f->r);
-        put_tiles(codes + f->r, scales + (f->r + NEAP_FP8_TILE - 1) / NEAP_FP8_TILE, x + f->r, f->dr);
+        put_fine(codes + f->r, scales + (f->r + NEAP_FP8_TILE - 1) / NEAP_FP8_TILE, latent_extra(f, page, row),
+                 x + f->r, f->dr);
     }
 }
 
@@ -77,7 +121,8 @@ void neap_latent_get(const neap_latent_format *f, const void *page, int64_t row,
         const uint8_t *codes = (const uint8_t *)page + row * n;
         const float *scales = latent_scales(f, page, row);
         get_tiles(x, codes, scales, f->r);
-        get_tiles(x + f->r, codes + f->r, scales + (f->r + NEAP_FP8_TILE - 1) / NEAP_FP8_TILE, f->dr);
+        get_fine(x + f->r, codes + f->r, scales + (f->r + NEAP_FP8_TILE - 1) / NEAP_FP8_TILE,
+                 latent_extra(f, page, row), f->dr);
     }
 }
 

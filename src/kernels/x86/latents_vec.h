@@ -5,6 +5,7 @@
  *          (subnormal codes become subnormal halves, which convert exactly), so value * scale = half * (256 scale)
  *          with one rounding: scales are below 2^120, and 256 times a float is exact, a subnormal one too. The NaN code
  *          would become 480, but it occurs only in tiles whose scale is NaN (neap_latent_put).
+ *          The key part's three extra mantissa bits lie right behind those of its codes.
  * Nothing outside the row is read. */
 #ifndef NEAP_KERNELS_X86_LATENTS_VEC_H
 #define NEAP_KERNELS_X86_LATENTS_VEC_H
@@ -83,6 +84,41 @@ V_INLINE void latents_fp8(float *out, const uint8_t *codes, const float *scales,
         latents_fp8_tile(out + i, codes + i, n - i < NEAP_FP8_TILE ? n - i : NEAP_FP8_TILE, *scales++);
 }
 
+/* The key part: `extra` holds three planes of bits, n values / 8 bytes each. */
+V_INLINE void latents_fine_tile(float *out, const uint8_t *in, const uint8_t *extra, int64_t plane, int64_t n,
+                                float scale) {
+    const vec s = v_set1(scale * 256.0f);
+    for (int64_t i = 0; i < n; i += 16) {
+        int64_t left = n - i < 16 ? n - i : 16;
+        uint8_t codes[16] = {0};
+        uint16_t bits[3] = {0};
+        memcpy(codes, in + i, (size_t)left);
+        for (int b = 0; b < 3; b++) memcpy(&bits[b], extra + b * plane + i / 8, left > 8 ? 2 : 1);
+        const __m256i keep = _mm256_set1_epi16((short)0xbfff);
+        const __m256i place =
+            _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, (short)0x8000);
+        __m128i v = _mm_loadu_si128((const __m128i *)(const void *)codes);
+        __m256i half = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(v), 7), keep);
+        for (int b = 0; b < 3; b++) {
+            __m256i has = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_set1_epi16((short)bits[b]), place), place);
+            half = _mm256_or_si256(half, _mm256_and_si256(has, _mm256_set1_epi16((short)(16 << b))));
+        }
+#if V_WIDTH == 16
+        v_store_n(out + i, v_mul(_mm512_cvtph_ps(half), s), left);
+#else
+        v_store_n(out + i, v_mul(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), s), left);
+        v_store_n(out + i + 8, v_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), s), left - 8);
+#endif
+    }
+}
+
+V_INLINE void latents_fine(float *out, const uint8_t *codes, const float *scales, const uint8_t *extra, int64_t n) {
+    int64_t plane = (n + 7) / 8;
+    for (int64_t i = 0; i < n; i += NEAP_FP8_TILE)
+        latents_fine_tile(out + i, codes + i, extra + i / 8, plane, n - i < NEAP_FP8_TILE ? n - i : NEAP_FP8_TILE,
+                          *scales++);
+}
+
 /* Where the values of a row begin, and their bytes. */
 V_INLINE int64_t latents_row_bytes(const neap_latent_format *f) {
     int64_t bytes = f->kind == NEAP_ROWS_F32 ? 4 : f->kind == NEAP_ROWS_BF16 ? 2 : 1;
@@ -106,7 +142,10 @@ V_INLINE const float *latents_decode(const neap_latent_format *f, const neap_pag
     } else {
         const float *scales = latents_scales(f, pages, position);
         latents_fp8(room, row, scales, f->r);
-        latents_fp8(room + f->r, row + f->r, scales + (f->r + NEAP_FP8_TILE - 1) / NEAP_FP8_TILE, f->dr);
+        const uint8_t *extra = neap_pages_at(pages, position) +
+                               NEAP_PAGE_ROWS * (latents_row_bytes(f) + neap_latent_tiles(f) * (int64_t)sizeof(float)) +
+                               position % NEAP_PAGE_ROWS * neap_latent_extra(f);
+        latents_fine(room + f->r, row + f->r, scales + (f->r + NEAP_FP8_TILE - 1) / NEAP_FP8_TILE, extra, f->dr);
     }
     return room;
 }
