@@ -40,7 +40,8 @@ def show(name, r):
     for d in r["depths"]:
         print(f"{name:7} {d['depth']:7} tokens: decode {d['decode_median_ms']:9.3f} ms (least "
               f"{d['decode_least_ms']:9.3f}, cpu {d['decode_cpu_ms']:9.3f}), prompt "
-              f"{d['prompt_tokens_per_second']:9.1f} tokens/s, the last {r['n_prompt']} {d['tail_tokens_per_second']:9.1f}")
+              f"{d['prompt_tokens_per_second']:9.1f} tokens/s, the last {r['n_prompt']} "
+              f"{d['tail_tokens_per_second']:9.1f}")
     m = r["memory"]
     print(f"{name:7} decode {ratio:.2f} x (medians {medians:.2f}, cpu {cpu:.2f}) from {first['depth']} to "
           f"{last['depth']} tokens; "
