@@ -5,7 +5,8 @@
  *
  * Depth 0 stands for a prompt of -p tokens and, for decoding, a prompt of one. Every depth is a request of its own, so
  * no number depends on the order. The engine has room for the deepest one; its memory is announced before the first
- * token, and the peak of the process since then, less what it held before the model was opened, is shown beside it.
+ * token, and the memory that the process itself wrote (RssAnon: without the pages of its program file), less what it
+ * held before the model was opened, is shown beside it: after the last token, for none of it is given back before.
  * Tokens are the greedy ones; the model's end tokens do not end anything.
  *
  * Called by main. Owns the prompt and the samples. */
@@ -40,7 +41,8 @@ typedef struct run {
     size_t n_samples;
     neap_memory announced;
     neap_engine_stats stats;
-    uint64_t before_bytes, peak_bytes; /* of the process: before the model, at its peak */
+    uint64_t before_bytes, peak_bytes,
+        process_bytes; /* own memory before the model and at its peak; the whole process */
 } run;
 
 /* ---- arguments ---- */
@@ -244,7 +246,7 @@ static void print_json(const run *r, const neap_model_info *info, const neap_eng
     neap_cli_json_uint(&out, "cache_bytes", r->announced.cache);
     neap_cli_json_uint(&out, "work_bytes", r->announced.work);
     neap_cli_json_uint(&out, "peak_bytes", grown(r));
-    neap_cli_json_uint(&out, "process_peak_bytes", r->peak_bytes);
+    neap_cli_json_uint(&out, "process_peak_bytes", r->process_bytes);
     neap_cli_json_close(&out, '}');
     neap_cli_json_close(&out, '}');
     neap_cli_out(out.data, out.n);
@@ -280,13 +282,14 @@ int neap_cli_bench(const neap_cli_options *o) {
     int code = parse_depths(&r, o->depth);
     if (code != NEAP_EXIT_OK) return code;
     r.samples = neap_cli_alloc((size_t)(r.repetitions * r.n_new) + 1, sizeof *r.samples);
-    r.before_bytes = status_bytes("VmRSS");
+    r.before_bytes = status_bytes("RssAnon");
     code = neap_cli_session_open(&r.s, o);
     if (code == NEAP_EXIT_OK) code = neap_cli_failed(neap_model_describe(r.s.model, &info), NEAP_CLI_RUNNING);
     if (code == NEAP_EXIT_OK) code = start(&r, &info, &e);
     for (size_t i = 0; code == NEAP_EXIT_OK && i < r.n_levels; i++) code = measure_level(&r, &r.levels[i]);
     if (code == NEAP_EXIT_OK) {
-        r.peak_bytes = status_bytes("VmHWM");
+        r.peak_bytes = status_bytes("RssAnon");
+        r.process_bytes = status_bytes("VmHWM");
         r.stats.struct_size = sizeof r.stats;
         code = neap_cli_failed(neap_engine_statistics(r.s.engine, &r.stats), NEAP_CLI_RUNNING);
     }

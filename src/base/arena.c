@@ -34,13 +34,12 @@ static const size_t BLOCK_BYTES = (size_t)1 << 20;
 static const size_t OWN_BLOCK_BYTES = (size_t)256 << 10;
 static const size_t HUGE_BYTES = (size_t)4 << 20;
 static const size_t HUGE_PAGE = (size_t)2 << 20;
+static const size_t PAGE = 4096;
 
 typedef struct block block;
 struct block {
     block *next;
-    void *map; /* what mmap gave; the block header lies apart so that data stays page-aligned */
-    size_t map_bytes;
-    char *data;
+    char *data; /* a mapping of its own; the block header lies apart so that data stays page-aligned */
     size_t capacity, used;
 };
 
@@ -89,22 +88,21 @@ void neap_arena_destroy(neap_arena *a) {
 #ifdef NEAP_ASAN
         ASAN_UNPOISON_MEMORY_REGION(b->data, b->capacity);
 #endif
-        munmap(b->map, b->map_bytes);
+        munmap(b->data, b->capacity);
         free(b);
         b = next;
     }
     neap_mem_free(a);
 }
 
-/* A block with room for `bytes`; big ones start at a huge-page border. */
+/* A block with room for `bytes`; big ones start at a huge-page border. What lies before and behind is given back:
+ * the kernel would fill a huge page that is half ours as a whole, beyond what was announced. */
 static neap_status block_create(const neap_arena *a, size_t bytes, block **out) {
     bool is_huge = bytes >= HUGE_BYTES;
-    size_t page = is_huge ? HUGE_PAGE : 4096, total;
-    NEAP_CHECK(neap_add_size(bytes, page - 1, &total), NEAP_NO_MEMORY, "%s memory: size overflow", a->name);
-    total &= ~(page - 1);
-    size_t map_bytes;
-    NEAP_CHECK(neap_add_size(total, is_huge ? HUGE_PAGE : 0, &map_bytes), NEAP_NO_MEMORY, "%s memory: size overflow",
-               a->name);
+    size_t border = is_huge ? HUGE_PAGE : PAGE, total, map_bytes;
+    NEAP_CHECK(neap_add_size(bytes, PAGE - 1, &total), NEAP_NO_MEMORY, "%s memory: size overflow", a->name);
+    total &= ~(PAGE - 1);
+    NEAP_CHECK(neap_add_size(total, border - PAGE, &map_bytes), NEAP_NO_MEMORY, "%s memory: size overflow", a->name);
     block *b = calloc(1, sizeof *b);
     NEAP_CHECK(b, NEAP_NO_MEMORY, "%s memory: out of memory", a->name);
     void *map = mmap(NULL, map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -112,11 +110,11 @@ static neap_status block_create(const neap_arena *a, size_t bytes, block **out) 
         free(b);
         NEAP_FAIL(NEAP_NO_MEMORY, "%s memory: cannot map %zu bytes", a->name, map_bytes);
     }
-    uintptr_t start = ((uintptr_t)map + page - 1) & ~(uintptr_t)(page - 1);
-    b->map = map;
-    b->map_bytes = map_bytes;
-    b->data = (char *)map + (start - (uintptr_t)map);
+    size_t before = (border - (uintptr_t)map % border) % border, behind = map_bytes - total - before;
+    b->data = (char *)map + before;
     b->capacity = total;
+    if (before > 0) munmap(map, before);
+    if (behind > 0) munmap(b->data + total, behind);
     /* Panels and caches are read in long streams: huge pages save the page walks. Refusal is harmless. */
     if (is_huge) (void)madvise(b->data, total, MADV_HUGEPAGE);
 #ifdef NEAP_ASAN
