@@ -14,7 +14,7 @@ SOURCE = os.environ["NEAP_SOURCE_DIR"]
 SMALL = ["--hidden", "64", "--inter", "96", "--heads", "2", "--kda-heads", "2", "--kda-dim", "32", "--kv-lora", "32",
          "--nope", "16", "--rope", "8", "--vdim", "16", "--experts", "4", "--topk", "2", "--moe-width", "32", "--vocab",
          "300", "--layers", "3", "--mla", "2,3", "--context", "4096"]
-PROGRAM_BYTES = 1 << 20  # stacks and the like
+PROGRAM_BYTES = 64 << 20 if os.environ.get("NEAP_SANITIZE") else 1 << 20  # sanitizers hold freed memory back
 
 
 def make(preset, out, *more):
