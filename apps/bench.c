@@ -41,8 +41,8 @@ typedef struct run {
     size_t n_samples;
     neap_memory announced;
     neap_engine_stats stats;
-    uint64_t before_bytes, peak_bytes,
-        process_bytes; /* own memory before the model and at its peak; the whole process */
+    uint64_t before_bytes, peak_bytes; /* own memory before the model and at its peak */
+    uint64_t process_bytes;            /* peak of the whole process */
 } run;
 
 /* ---- arguments ---- */

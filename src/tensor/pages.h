@@ -3,9 +3,9 @@
  * Latent rows (MLA): r values of the normed latent, then dr of the key part.
  *   F32, BF16   [64][r + dr]
  *   FP8         codes [64][r + dr] E4M3, then scales F32 [64][tiles]: one per tile of 128 of the latent, then one
- *               per tile of 128 of the key part (which is not normed: its range must not coarsen the latent's), then three more
- *               mantissa bits of the key part, [64][3][ceil(dr/8)] bytes: the lowest bit of values 8i .. 8i+7 in byte i
- *               of the first plane, and so on.
+ *               per tile of 128 of the key part (which is not normed: its range must not coarsen the latent's), then
+ *               three more mantissa bits of the key part, [64][3][ceil(dr/8)] bytes: the lowest bit of values
+ *               8i .. 8i+7 in byte i of the first plane, and so on.
  *               The key part is E4M3 with 6 mantissa bits instead of 3 (its codes hold the upper ones): as BF16, the
  *               usual choice, it would take 656 bytes, and plain E4M3 doubles the error of the logits.
  *               Scale = amax / 448, 1 for a zero tile; the F32 scale (not a power of two) loses less and costs
