@@ -206,10 +206,10 @@ static void packed_products_are_faster_than_plain_ones(void **state) {
         double of_memory = least[2] / least[0];
         print_message("%s: MXFP4 %.2f x faster than BF16, %.0f %% of the speed of reading it\n", sets[v].name,
                       least[1] / least[0], 100 * of_memory);
-        assert_true(least[0] < least[1]);
+        assert_true(least[0] < 2 * least[1]); /* on any machine, however busy: no layout is twice as slow as plain */
         const char *is_long = getenv("NEAP_LONG"); /* the goal, on a quiet machine and with its widest vectors */
         bool is_widest = v == 1 || !(neap_cpu_flags() & NEAP_CPU_AVX512);
-        if (is_long && *is_long && is_widest) assert_true(of_memory >= 0.7);
+        if (is_long && *is_long && is_widest) assert_true(least[0] < least[1] && of_memory >= 0.7);
         free_products(&packed);
         free_products(&plain);
     }
