@@ -18,7 +18,7 @@ check: all
 bench: all
 	@$(BUILD)/kcheck --bench
 
-# Every format of weights and caches against float32: some quarter of an hour; writes the tables of docs/accuracy.md.
+# Every format of weights and caches against float32: up to an hour; writes the tables of docs/accuracy.md.
 accuracy: all
 	@python3 tools/accuracy/accuracy.py --neap $(BUILD)/neap --work $(BUILD)/accuracy
 

@@ -116,6 +116,29 @@ size_t neap_cli_utf8_length(const char *text, size_t n, size_t *bad) {
     return more + 1;
 }
 
+/* "3.0 GB": powers of 1000 for counts, of 1024 for bytes. */
+static const char *scaled(double value, double step, const char *const *units, char *text, size_t capacity) {
+    int i = 0;
+    while (value >= step && i < 4) value /= step, i++;
+    snprintf(text, capacity,
+             i == 0        ? "%.0f%s"
+             : value < 10  ? "%.2f%s"
+             : value < 100 ? "%.1f%s"
+                           : "%.0f%s",
+             value, units[i]);
+    return text;
+}
+
+const char *neap_cli_bytes(uint64_t n, char *text, size_t capacity) {
+    static const char *const units[] = {" bytes", " KiB", " MiB", " GiB", " TiB"};
+    return scaled((double)n, 1024, units, text, capacity);
+}
+
+const char *neap_cli_count(uint64_t n, char *text, size_t capacity) {
+    static const char *const units[] = {"", " thousand", " million", " billion", " trillion"};
+    return scaled((double)n, 1000, units, text, capacity);
+}
+
 int neap_cli_read_file(neap_cli_text *t, const char *path, size_t limit) {
     int is_stdin = strcmp(path, "-") == 0;
     const char *name = is_stdin ? "standard input" : path;
@@ -150,5 +173,27 @@ int neap_cli_read_file(neap_cli_text *t, const char *path, size_t limit) {
     }
     if (!is_stdin) close(fd);
     if (t->data == NULL) reserve(t, 0), t->data[0] = 0;
+    return code;
+}
+
+int neap_cli_check_output(const char *path) {
+    struct stat st;
+    int is_there = stat(path, &st) == 0, code = NEAP_EXIT_OK;
+    if (is_there && S_ISDIR(st.st_mode)) {
+        neap_cli_error("%s is a directory, a file is needed", path);
+        return NEAP_EXIT_USAGE;
+    }
+    if (is_there && !S_ISREG(st.st_mode)) { /* a device has no room for a file */
+        neap_cli_error("%s: exists and is not a regular file", path);
+        return NEAP_EXIT_RESOURCE;
+    }
+    neap_cli_text parent = {0};
+    const char *slash = strrchr(path, '/');
+    neap_cli_text_add(&parent, slash != NULL ? path : ".", slash != NULL ? (size_t)(slash - path) + 1 : 1);
+    if (access(parent.data, W_OK | X_OK) != 0) {
+        neap_cli_error("%s: cannot write in %s: %s", path, parent.data, strerror(errno));
+        code = NEAP_EXIT_USAGE;
+    }
+    neap_cli_text_free(&parent);
     return code;
 }

@@ -25,9 +25,17 @@ const char *neap_cli_text_string(const neap_cli_text *t); /* "" when empty */
 /* Bytes of the valid UTF-8 character at s (n > 0 bytes left); 0: invalid, *bad is the maximal invalid part. */
 size_t neap_cli_utf8_length(const char *s, size_t n, size_t *bad);
 
+/* "3.0 GiB", "612 bytes"; "2.5 billion". Returns text. */
+const char *neap_cli_bytes(uint64_t n, char *text, size_t capacity);
+const char *neap_cli_count(uint64_t n, char *text, size_t capacity);
+
 /* Appends a whole file ("-" = standard input) of at most limit bytes. Prints one line and returns an exit code
  * when it fails, else 0. */
 int neap_cli_read_file(neap_cli_text *t, const char *path, size_t limit);
+
+/* Before a long computation: can a file of that name be made? Prints one line and returns an exit code when its
+ * directory does not exist or may not be written, or when something else has the name; else 0. */
+int neap_cli_check_output(const char *path);
 
 enum { NEAP_CLI_TEXT_MAX = 64 << 20 }; /* bytes of a prompt or document file */
 

@@ -7,6 +7,7 @@
  * Called by main; the /commands are in chat_commands.c. */
 #include "chat_inner.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +61,7 @@ int neap_cli_chat_answer(neap_cli_chat_state *c) {
             neap_cli_note("(the answer was cut: token limit or context)");
         if (neap_cli_is_verbose()) neap_cli_note("%s", c->last_timings);
         /* A pipe has nobody to go on; a terminal has. */
-        if (a.signal_number != 0 && (!neap_cli_lines_is_terminal(c->lines) || a.signal_number != 2))
+        if (a.signal_number != 0 && (!neap_cli_lines_is_terminal(c->lines) || a.signal_number != SIGINT))
             code = 128 + a.signal_number;
     }
     neap_cli_answer_free(&a);
@@ -126,7 +127,7 @@ static int loop(neap_cli_chat_state *c) {
         message.n = 0;
         if (message.data != NULL) message.data[0] = 0;
         neap_cli_line kind = read_message(c, &message);
-        if (neap_cli_signal() > 2) {
+        if (neap_cli_signal() != 0 && neap_cli_signal() != SIGINT) {
             code = 128 + neap_cli_signal();
             break;
         }

@@ -52,19 +52,20 @@ int neap_cli_save_begin(neap_cli_saved *s, const neap_cli_plan *p, const char *p
     s->n_positions = n_positions > 0 && n_positions < p->n_scored ? n_positions : p->n_scored;
     uint64_t bytes =
         4 * ((uint64_t)s->n_positions * (uint64_t)vocab + (uint64_t)s->n_positions + (uint64_t)p->n_tokens);
-    double mib = (double)bytes / 1048576;
+    char size[32], limit[32];
+    neap_cli_bytes(bytes, size, sizeof size);
     if (bytes > bytes_max) {
-        neap_cli_error(
-            "--save-logits: %lld positions of %lld logits are %.1f MiB, the limit is %.1f MiB: --positions N "
-            "keeps fewer, --save-max allows more",
-            (long long)s->n_positions, (long long)vocab, mib, (double)bytes_max / 1048576);
+        neap_cli_error("--save-logits: %lld positions of %lld logits are %s, the limit is %s: --positions N "
+                       "keeps fewer, --save-max allows more",
+                       (long long)s->n_positions, (long long)vocab, size,
+                       neap_cli_bytes(bytes_max, limit, sizeof limit));
         return NEAP_EXIT_USAGE;
     }
     if (disk_is_too_full(path, bytes)) {
-        neap_cli_error("%s: no room on the disk for %.1f MiB", path, mib);
+        neap_cli_error("%s: no room on the disk for %s", path, size);
         return NEAP_EXIT_RESOURCE;
     }
-    if (!is_quiet) neap_cli_note("%s: %lld positions, %.1f MiB", path, (long long)s->n_positions, mib);
+    if (!is_quiet) neap_cli_note("%s: %lld positions, %s", path, (long long)s->n_positions, size);
     s->positions = neap_cli_alloc((size_t)s->n_positions, sizeof *s->positions);
     choose_positions(s, p);
     const neap_tensor_info infos[] = {
@@ -78,9 +79,7 @@ int neap_cli_save_begin(neap_cli_saved *s, const neap_cli_plan *p, const char *p
     if (status == NEAP_OK) status = neap_tensors_writer_append(s->writer, p->tokens, (uint64_t)p->n_tokens * 4);
     if (status == NEAP_OK) status = neap_tensors_writer_append(s->writer, window, sizeof window);
     if (status == NEAP_OK) status = neap_tensors_writer_append(s->writer, s->positions, (uint64_t)s->n_positions * 4);
-    if (status == NEAP_OK) return NEAP_EXIT_OK;
-    neap_cli_failed(status, NEAP_CLI_RUNNING);
-    return NEAP_EXIT_RESOURCE;
+    return neap_cli_failed(status, NEAP_CLI_RUNNING);
 }
 
 int neap_cli_save_row(neap_cli_saved *s, int64_t position, const float *logits) {

@@ -31,7 +31,7 @@ static const char *const kind_names[KINDS] = {"chat", "direct", "plain"};
 typedef struct probe {
     size_t line; /* in the set */
     probe_kind kind;
-    int64_t size; /* a label */
+    int64_t size; /* to group by */
     neap_cli_text document, question, answer;
     int32_t *tokens; /* the prompt */
     size_t n_tokens, max_tokens;
@@ -83,7 +83,7 @@ static int read_kind(neap_cli_json *j, probe *p, neap_cli_text *scratch) {
         p->kind = (probe_kind)k;
         return 1;
     }
-    return neap_cli_json_fail(j, "\"kind\" is none of chat, direct, plain");
+    return neap_cli_json_fail(j, "none of chat, direct, plain");
 }
 
 /* One object; other fields than ours are skipped. */
@@ -102,6 +102,7 @@ static int read_probe(neap_cli_json *j, probe *p) {
                               : strcmp(name, "question") == 0 ? &p->question
                               : strcmp(name, "answer") == 0   ? &p->answer
                                                               : NULL;
+        if (ok) j->field = name;
         if (ok && text != NULL) {
             text->n = 0;
             ok = neap_cli_json_read_string(j, text);
@@ -112,6 +113,7 @@ static int read_probe(neap_cli_json *j, probe *p) {
         } else if (ok) {
             ok = neap_cli_json_skip(j, &begin);
         }
+        j->field = NULL;
         if (!ok || neap_cli_json_accept(j, '}')) break;
         ok = neap_cli_json_expect(j, ',');
     }

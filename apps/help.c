@@ -27,6 +27,7 @@ static const struct {
     {2, "wrong usage"},
     {3, "bad model or other bad file"},
     {4, "out of memory, disk space or descriptors"},
+    {129, "ended by SIGHUP"},
     {130, "ended by Ctrl-C"},
     {143, "ended by SIGTERM"},
 };

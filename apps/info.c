@@ -13,29 +13,6 @@
 #include "report.h"
 #include "terminal.h"
 
-/* "3.0 GB": powers of 1000 for counts, of 1024 for bytes. */
-static const char *scaled(double value, double step, const char *const *units, char *text, size_t capacity) {
-    int i = 0;
-    while (value >= step && i < 4) value /= step, i++;
-    snprintf(text, capacity,
-             i == 0        ? "%.0f%s"
-             : value < 10  ? "%.2f%s"
-             : value < 100 ? "%.1f%s"
-                           : "%.0f%s",
-             value, units[i]);
-    return text;
-}
-
-static const char *bytes(uint64_t n, char *text, size_t capacity) {
-    static const char *const units[] = {" bytes", " KiB", " MiB", " GiB", " TiB"};
-    return scaled((double)n, 1024, units, text, capacity);
-}
-
-static const char *count(uint64_t n, char *text, size_t capacity) {
-    static const char *const units[] = {"", " thousand", " million", " billion", " trillion"};
-    return scaled((double)n, 1000, units, text, capacity);
-}
-
 /* One row: name padded, then the text. */
 static void row(neap_cli_text *out, const char *name, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void row(neap_cli_text *out, const char *name, const char *format, ...) {
@@ -76,9 +53,9 @@ static void model_rows(neap_cli_text *out, const neap_cli_options *o, const neap
     row(out, "width", "%d", i->width);
     row(out, "vocabulary", "%d", i->vocab);
     row(out, "context", "%d tokens at most", i->context_max);
-    row(out, "parameters", "%s, %s for each token", count(i->parameters, a, sizeof a),
-        count(i->parameters_active, b, sizeof b));
-    row(out, "weights", "%s, %s in files", i->weight_formats, bytes(i->file_bytes, a, sizeof a));
+    row(out, "parameters", "%s, %s for each token", neap_cli_count(i->parameters, a, sizeof a),
+        neap_cli_count(i->parameters_active, b, sizeof b));
+    row(out, "weights", "%s, %s in files", i->weight_formats, neap_cli_bytes(i->file_bytes, a, sizeof a));
     const char *format = t == NULL ? "no tokenizer" : neap_chat_format(t);
     row(out, "chat format", "%s",
         strcmp(format, "xtml") == 0      ? "xtml (Kimi K3)"
@@ -114,15 +91,15 @@ static void memory_rows(neap_cli_text *out, const neap_engine_options *e, const 
     neap_cli_text_printf(out, "\nmemory for %d conversation%s of %d tokens%s\n", e->seqs_max,
                          e->seqs_max > 1 ? "s" : "", e->context_max,
                          e->context_max > i->context_max ? " (the model was made for fewer)" : "");
-    row(out, "  weights", "%s", bytes(m->weights, a, sizeof a));
-    row(out, "  states", "%s (%s for each conversation)", bytes(m->state, a, sizeof a),
-        bytes(i->state_bytes, b, sizeof b));
-    row(out, "  caches", "%s (%s for each token)", bytes(m->cache, a, sizeof a),
-        bytes(m->latent_bytes_per_token + m->index_bytes_per_token, b, sizeof b));
+    row(out, "  weights", "%s", neap_cli_bytes(m->weights, a, sizeof a));
+    row(out, "  states", "%s (%s for each conversation)", neap_cli_bytes(m->state, a, sizeof a),
+        neap_cli_bytes(i->state_bytes, b, sizeof b));
+    row(out, "  caches", "%s (%s for each token)", neap_cli_bytes(m->cache, a, sizeof a),
+        neap_cli_bytes(m->latent_bytes_per_token + m->index_bytes_per_token, b, sizeof b));
     cache_rows(out, e, i, m, bf16);
-    row(out, "  work", "%s", bytes(m->work, a, sizeof a));
-    row(out, "  total", "%s of %s available: %s", bytes(m->total, a, sizeof a), bytes(m->available, b, sizeof b),
-        m->total <= m->available ? "fits" : "DOES NOT FIT");
+    row(out, "  work", "%s", neap_cli_bytes(m->work, a, sizeof a));
+    row(out, "  total", "%s of %s available: %s", neap_cli_bytes(m->total, a, sizeof a),
+        neap_cli_bytes(m->available, b, sizeof b), m->total <= m->available ? "fits" : "DOES NOT FIT");
 }
 
 static void json(neap_cli_text *out, const neap_cli_options *o, const neap_model_info *i, const neap_tokenizer *t,

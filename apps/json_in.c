@@ -24,7 +24,9 @@ int neap_cli_json_fail(neap_cli_json *j, const char *problem) {
         column++;
         if (j->text[i] == '\n') line++, column = 1;
     }
-    neap_cli_error("%s: line %zu, column %zu: %s", j->what, line, column, problem);
+    const char *field = j->field != NULL ? j->field : "", *quote = j->field != NULL ? "\"" : "";
+    neap_cli_error("%s: line %zu, column %zu: %s%s%s%s%s", j->what, line, column, quote, field, quote,
+                   j->field != NULL ? ": " : "", problem);
     return 0;
 }
 

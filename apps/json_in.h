@@ -8,7 +8,8 @@ typedef struct neap_cli_json {
     const char *what; /* file name for messages */
     const char *text; /* borrowed */
     size_t n, at;
-    int has_failed; /* one line was printed; every further call fails quietly */
+    const char *field; /* what is being read, for messages; may be NULL */
+    int has_failed;    /* one line was printed; every further call fails quietly */
 } neap_cli_json;
 
 /* All return 1 when it worked, 0 when not (a line was printed), unless the comment says otherwise. */

@@ -28,10 +28,7 @@ static void take_logits(void *user, const neap_tap *tap) {
 static int write_logits(const char *path, const result *r) {
     neap_tensor_info info = {.name = "logits", .dtype = "F32", .rank = 2, .shape = {r->n_tokens, r->vocab}};
     const void *data = r->data;
-    neap_status status = neap_tensors_write(path, &info, &data, 1);
-    if (status == NEAP_OK) return NEAP_EXIT_OK;
-    neap_cli_failed(status, NEAP_CLI_RUNNING);
-    return NEAP_EXIT_RESOURCE;
+    return neap_cli_failed(neap_tensors_write(path, &info, &data, 1), NEAP_CLI_RUNNING);
 }
 
 int neap_cli_logits(const neap_cli_options *o) {
@@ -46,6 +43,7 @@ int neap_cli_logits(const neap_cli_options *o) {
     int32_t *tokens = NULL;
     size_t n = 0;
     int code = neap_cli_read_ids(o->tokens, &tokens, &n);
+    if (code == NEAP_EXIT_OK) code = neap_cli_check_output(o->out);
     if (code == NEAP_EXIT_OK) code = neap_cli_session_open(&s, o);
     if (code == NEAP_EXIT_OK)
         code = neap_cli_check_tokens(&s, strcmp(o->tokens, "-") == 0 ? "standard input" : o->tokens, tokens, n);

@@ -113,9 +113,8 @@ const neap_cli_option neap_cli_option_table[] = {
      .standard = "0",
      .group = g_command,
      .commands = PERPLEXITY,
-     .help =
-         "a window begins every N tokens and every token is scored once, with as much context as its window has; 0: "
-         "windows end to end, the second half of each is scored"},
+     .help = "a window begins every N tokens (at most a window - 1) and every token but the first is scored once, with "
+             "as much context as its window has; 0: windows end to end, the second half of each is scored"},
     {{"--save-logits"},
      NEAP_CLI_FILE,
      AT(save_logits),
@@ -661,9 +660,9 @@ const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS] = {
     [NEAP_CLI_EVAL] =
         {"eval", "retrieval MODEL", 0, 0, 1, "questions whose answers stand in a text",
          "Asks every probe of a set and counts the answers that are right to the letter, by kind and size. A probe is "
-         "a "
-         "JSON object in a line: document, question, answer, size (a label), kind. Kinds: chat (document and question "
-         "as one message), direct (the same without thinking), plain (the model continues \"Question: ... Answer:\").",
+         "a JSON object in a line: document, question, answer, size (a whole number to group by), kind. Kinds: chat "
+         "(document and question as one message), direct (the same without thinking), plain (the model continues "
+         "\"Question: ... Answer:\").",
          "neap eval retrieval models/valley\n"
          "neap eval retrieval models/valley --set probes.jsonl --cache-type fp8 --index-type mxfp8 --json"},
     [NEAP_CLI_BENCH] =

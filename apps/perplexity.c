@@ -6,8 +6,8 @@
  * Without --stride the windows stand end to end and the second half of each is scored: the convention of llama.cpp, so
  * that numbers can be compared (nothing is put in front of a window; that program adds a first token where a
  * vocabulary asks for it, the Kimi ones do not). With --stride S a window begins every S tokens and scores what the
- * one before did not reach. A row of logits is used while it is shown and never kept, so memory does not grow with
- * the text beyond its tokens.
+ * one before did not reach; S is less than a window, so what it scores always has context. A row of logits is used
+ * while it is shown and never kept, so memory does not grow with the text beyond its tokens.
  *
  * Called by main. Owns the tokens; divergence.c owns the files of logits. */
 #include "perplexity.h"
@@ -62,7 +62,6 @@ int neap_cli_plan_window(const neap_cli_plan *p, int64_t k, neap_cli_window *w) 
     int64_t begin = k * p->stride, before = k > 0 ? begin - p->stride + p->window : 1; /* where scoring goes on */
     if (before >= n) return 0;
     *w = (neap_cli_window){.begin = begin, .end = begin + p->window < n ? begin + p->window : n, .first = before};
-    if (w->first == begin) w->first++; /* no context at all */
     return w->first < w->end;
 }
 
@@ -223,10 +222,13 @@ static int check_flags(const neap_cli_options *o) {
         return NEAP_EXIT_USAGE;
     }
     int64_t window = o->ctx_size > 0 ? o->ctx_size : WINDOW_USUAL;
-    if (window < 2 || o->stride > window) {
-        neap_cli_error(window < 2 ? "-c: a window of %lld token predicts nothing"
-                                  : "--stride: %lld is more than a window, tokens would be left out",
-                       (long long)(window < 2 ? window : o->stride));
+    if (window < 2) {
+        neap_cli_error("-c: a window of %lld token predicts nothing", (long long)window);
+        return NEAP_EXIT_USAGE;
+    }
+    if (o->stride >= window) {
+        neap_cli_error("--stride: %lld leaves tokens out, windows of %lld tokens allow at most %lld",
+                       (long long)o->stride, (long long)window, (long long)window - 1);
         return NEAP_EXIT_USAGE;
     }
     if (o->positions > 0 && o->save_logits == NULL) {
@@ -237,7 +239,7 @@ static int check_flags(const neap_cli_options *o) {
         neap_cli_error("--special needs -f");
         return NEAP_EXIT_USAGE;
     }
-    return NEAP_EXIT_OK;
+    return o->save_logits != NULL ? neap_cli_check_output(o->save_logits) : NEAP_EXIT_OK;
 }
 
 static int read_tokens(run *r, const neap_cli_options *o) {

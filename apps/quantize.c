@@ -1,7 +1,7 @@
 /* `neap quantize`: the same model with its weights in other formats, in a new directory.
  *
- * The library does the work (neap_quantize); here are the options, the progress line, and Ctrl-C, which stops the work
- * and removes what was written. Called by main. */
+ * The library does the work (neap_quantize); here are the options, the progress line, and signals, which stop the work
+ * and remove what was written. Called by main. */
 #include <string.h>
 
 #include "commands.h"

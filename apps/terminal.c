@@ -200,7 +200,8 @@ void neap_cli_load_progress(void *user, const char *what, uint64_t done, uint64_
 /* ---- signals ---- */
 
 static void on_signal(int number) {
-    if ((is_answering || is_holding) && caught_signal == 0) {
+    /* A terminal that goes away is told by the kernel and again by the shell: that is one signal. */
+    if ((is_answering || is_holding) && (caught_signal == 0 || number == SIGHUP)) {
         caught_signal = number;
         return;
     }
@@ -214,6 +215,9 @@ void neap_cli_signals_init(void) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    struct sigaction hangup;
+    if (sigaction(SIGHUP, NULL, &hangup) != 0 || hangup.sa_handler != SIG_IGN) /* nohup */
+        sigaction(SIGHUP, &action, NULL);
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigemptyset(&ignore.sa_mask);
     sigaction(SIGPIPE, &ignore, NULL); /* write errors are reported by write itself */
@@ -233,6 +237,7 @@ int neap_cli_wait_input(void) {
     sigemptyset(&ours);
     sigaddset(&ours, SIGINT);
     sigaddset(&ours, SIGTERM);
+    sigaddset(&ours, SIGHUP);
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
     /* Blocked between the look at the flag and the wait, so that a signal in between is not slept over. */
     sigprocmask(SIG_BLOCK, &ours, &before);

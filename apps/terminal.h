@@ -42,8 +42,9 @@ void neap_cli_progress_clear(void);
 void neap_cli_log(void *user, neap_log_level level, const char *text);
 void neap_cli_load_progress(void *user, const char *what, uint64_t done, uint64_t total);
 
-/* Signals. Outside an answer SIGINT and SIGTERM end the program at once. Between answer_begin and answer_end, and from
- * hold on, the first one is only noted (neap_cli_signal gives its number) and a second one ends the program. */
+/* Signals. Outside an answer SIGINT, SIGTERM and SIGHUP end the program at once. Between answer_begin and answer_end,
+ * and from hold on, the first one is only noted (neap_cli_signal gives its number); a second one ends the program, but
+ * SIGHUP never does. */
 void neap_cli_signals_init(void);
 void neap_cli_signals_hold(void);
 void neap_cli_answer_begin(void);

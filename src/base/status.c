@@ -5,6 +5,7 @@
  * control characters are replaced: a message can never fake a second line or colour a terminal. */
 #include "base/status.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,6 +67,15 @@ neap_status neap_fail_prefix(neap_status code, const char *format, ...) {
     int n = vsnprintf(prefix, sizeof prefix, format, args);
     va_end(args);
     return neap_fail(code, "%s: %s", n < 0 ? "" : prefix, error_text);
+}
+
+const char *neap_size_text(uint64_t bytes, char text[NEAP_SIZE_TEXT]) {
+    const uint64_t mib = UINT64_C(1) << 20;
+    if (bytes < mib)
+        (void)snprintf(text, NEAP_SIZE_TEXT, "%" PRIu64 " bytes", bytes);
+    else
+        (void)snprintf(text, NEAP_SIZE_TEXT, "%.1f MiB", (double)bytes / (double)mib);
+    return text;
 }
 
 void neap_error_copy(char *text, size_t capacity) {

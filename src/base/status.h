@@ -16,6 +16,9 @@ neap_status neap_fail(neap_status code, const char *format, ...) __attribute__((
 neap_status neap_fail_prefix(neap_status code, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
 /* Replaces control characters by '?', in place: text from files must not start a line or steer a terminal. */
 void neap_make_printable(char *s);
+/* "612 bytes", "3.5 MiB": sizes for messages; below 1 MiB every byte counts. Returns text. */
+enum { NEAP_SIZE_TEXT = 32 };
+const char *neap_size_text(uint64_t bytes, char text[NEAP_SIZE_TEXT]);
 /* A worker thread's failure is carried to the thread that waits for it. */
 void neap_error_copy(char *text, size_t capacity);
 

@@ -127,19 +127,19 @@ neap_status neap_engine_memory(const neap_model *m, const neap_engine_options *o
     return NEAP_OK;
 }
 
-static double mib(uint64_t bytes) { return (double)bytes / (1024.0 * 1024.0); }
-
 /* Refuses before anything is claimed. The weights are there already. */
 static neap_status check_memory(const neap_model *m, const neap_engine_options *o) {
     neap_memory memory = {.struct_size = sizeof memory};
+    char text[5][NEAP_SIZE_TEXT];
     NEAP_TRY(measure(m, o, &memory));
     const uint64_t need = memory.total - memory.weights;
     const bool is_given = o->memory_max > 0;
     const uint64_t limit = is_given ? o->memory_max : memory.available;
     NEAP_CHECK(need <= limit, NEAP_NO_MEMORY,
-               "context_max %d with seqs_max %d needs %.1f MiB (cache %.1f, state %.1f, work %.1f); %s %.1f MiB",
-               o->context_max, o->seqs_max, mib(need), mib(memory.cache), mib(memory.state), mib(memory.work),
-               is_given ? "memory_max is" : "the machine has", mib(limit));
+               "context_max %d with seqs_max %d needs %s (cache %s, state %s, work %s); %s %s", o->context_max,
+               o->seqs_max, neap_size_text(need, text[0]), neap_size_text(memory.cache, text[1]),
+               neap_size_text(memory.state, text[2]), neap_size_text(memory.work, text[3]),
+               is_given ? "memory_max is" : "the machine has", neap_size_text(limit, text[4]));
     return NEAP_OK;
 }
 

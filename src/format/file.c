@@ -29,6 +29,20 @@ neap_status neap_file_status(int error) {
     return error == EMFILE || error == ENFILE || error == ENOMEM ? NEAP_NO_MEMORY : NEAP_IO;
 }
 
+neap_status neap_file_name_status(int error) {
+    switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case EEXIST:
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ELOOP:
+    case ENAMETOOLONG: return NEAP_INVALID_ARGUMENT;
+    default: return neap_file_status(error);
+    }
+}
+
 neap_status neap_file_open(int *fd, uint64_t *bytes, int dir, const char *name, const char *shown) {
     int f;
     do {
@@ -139,7 +153,8 @@ static neap_status open_temporary(int *fd, char *name, size_t capacity, int dir,
         *fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
         if (*fd >= 0) return NEAP_OK;
         int error = errno;
-        if (error != EEXIST && error != EINTR) NEAP_FAIL(NEAP_IO, "%s: cannot create: %s", path, strerror(error));
+        if (error != EEXIST && error != EINTR)
+            NEAP_FAIL(neap_file_name_status(error), "%s: cannot create: %s", path, strerror(error));
     }
     NEAP_FAIL(NEAP_IO, "%s: cannot create a temporary file beside it", path);
 }
@@ -160,8 +175,8 @@ static neap_status open_parent(int *dir, const char **base, const char *path) {
     *dir = open(parent ? parent : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int error = errno;
     neap_mem_free(parent);
-    NEAP_CHECK(*dir >= 0, error == ENOENT ? NEAP_NOT_FOUND : NEAP_IO, "%s: cannot open its directory: %s", path,
-               strerror(error));
+    NEAP_CHECK(*dir >= 0, error == ENOENT ? NEAP_NOT_FOUND : neap_file_name_status(error),
+               "%s: cannot open its directory: %s", path, strerror(error));
     return NEAP_OK;
 }
 
@@ -192,8 +207,10 @@ neap_status neap_file_writer_open(neap_file_writer **out, const char *path) {
     neap_status status = NEAP_OK;
     NEAP_TRY_GOTO(open_parent(&w->dir, &w->base, w->path));
     /* A rename would replace a device such as /dev/null by a file. */
-    if (fstatat(w->dir, w->base, &info, 0) == 0 && !S_ISREG(info.st_mode)) {
-        NEAP_FAIL_GOTO(NEAP_INVALID_ARGUMENT, "%s: exists and is not a regular file", path);
+    if (fstatat(w->dir, w->base, &info, 0) == 0) {
+        if (!S_ISREG(info.st_mode)) NEAP_FAIL_GOTO(NEAP_INVALID_ARGUMENT, "%s: exists and is not a regular file", path);
+    } else if (errno == ENAMETOOLONG) { /* the temporary's name is cut, the rename would say it after all the work */
+        NEAP_FAIL_GOTO(NEAP_INVALID_ARGUMENT, "%s: cannot create: %s", path, strerror(ENAMETOOLONG));
     }
     status = open_temporary(&w->fd, w->name, sizeof w->name, w->dir, w->base, path);
     if (status != NEAP_OK) {

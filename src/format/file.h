@@ -7,6 +7,8 @@
 /* The status of a failed open: without descriptors or memory the file itself is not at fault (NEAP_NO_MEMORY), else
  * NEAP_IO. */
 neap_status neap_file_status(int error);
+/* A name that cannot be made or written is the caller's to change; the rest is the machine's fault. */
+neap_status neap_file_name_status(int error);
 /* Opens a regular file for reading, relative to the directory descriptor `dir` (AT_FDCWD: none). Links are
  * followed. shown: what messages call the file. NEAP_NOT_FOUND, NEAP_BAD_FILE (not a regular file), or
  * neap_file_status. */

@@ -119,10 +119,10 @@ static neap_status name_formats(neap_model *m, const neap_matches *t) {
 }
 
 static neap_status check_memory(const neap_model *m) {
+    char need[NEAP_SIZE_TEXT], have[NEAP_SIZE_TEXT];
     uint64_t available = neap_memory_available();
-    NEAP_CHECK(m->packed_bytes <= available, NEAP_NO_MEMORY,
-               "%s: the weights need %.2f GiB of memory, %.2f GiB are available", m->dir,
-               (double)m->packed_bytes / 1073741824.0, (double)available / 1073741824.0);
+    NEAP_CHECK(m->packed_bytes <= available, NEAP_NO_MEMORY, "%s: the weights need %s of memory, available: %s", m->dir,
+               neap_size_text(m->packed_bytes, need), neap_size_text(available, have));
     return NEAP_OK;
 }
 

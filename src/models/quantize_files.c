@@ -22,7 +22,8 @@
 
 static neap_status check_empty(const char *path) {
     DIR *stream = opendir(path);
-    NEAP_CHECK(stream != NULL, NEAP_IO, "%s: cannot list the directory: %s", path, strerror(errno));
+    NEAP_CHECK(stream != NULL, neap_file_name_status(errno), "%s: cannot list the directory: %s", path,
+               strerror(errno));
     char found[256] = "";
     for (const struct dirent *e = readdir(stream); e != NULL; e = readdir(stream))
         if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
@@ -45,10 +46,13 @@ neap_status neap_out_dir_open(neap_out_dir *d, neap_arena *arena, const char *mo
                    "%s: is the model itself; give a new directory", out);
         NEAP_CHECK(S_ISDIR(to.st_mode), NEAP_INVALID_ARGUMENT, "%s: exists and is not a directory", out);
         NEAP_TRY(check_empty(out));
+        NEAP_CHECK(access(out, W_OK | X_OK) == 0, neap_file_name_status(errno), "%s: cannot write in it: %s", out,
+                   strerror(errno));
     } else {
-        NEAP_CHECK(errno == ENOENT, NEAP_IO, "%s: %s", out, strerror(errno));
-        NEAP_CHECK(mkdir(out, 0777) == 0, errno == ENOENT ? NEAP_NOT_FOUND : NEAP_IO,
-                   "%s: cannot make the directory: %s", out, strerror(errno));
+        NEAP_CHECK(errno == ENOENT, neap_file_name_status(errno), "%s: cannot make the directory: %s", out,
+                   strerror(errno));
+        NEAP_CHECK(mkdir(out, 0777) == 0, neap_file_name_status(errno), "%s: cannot make the directory: %s", out,
+                   errno == EEXIST ? "there is a link to nothing" : strerror(errno));
         d->is_created = true;
     }
     neap_status status = neap_arena_strdup(arena, out, &d->path);
@@ -60,8 +64,9 @@ neap_status neap_out_dir_room(const neap_out_dir *d, uint64_t bytes) {
     struct statvfs fs;
     if (statvfs(d->path, &fs) != 0) return NEAP_OK; /* then writing will say it */
     uint64_t unit = fs.f_frsize > 0 ? fs.f_frsize : fs.f_bsize, left = (uint64_t)fs.f_bavail * unit;
-    NEAP_CHECK(bytes <= left, NEAP_IO, "%s: the result needs %.2f GB of disk space, %.2f GB are free", d->path,
-               (double)bytes / 1e9, (double)left / 1e9);
+    char need[NEAP_SIZE_TEXT], have[NEAP_SIZE_TEXT];
+    NEAP_CHECK(bytes <= left, NEAP_IO, "%s: the result needs %s of disk space, free: %s", d->path,
+               neap_size_text(bytes, need), neap_size_text(left, have));
     return NEAP_OK;
 }
 

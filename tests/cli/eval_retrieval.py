@@ -88,9 +88,10 @@ check(r.code == 0 and json.loads(r.out)["probes"] == 2, r)
 good = json.dumps(probes[0])
 for text, part in (("", "no probes"), ("\n\n", "no probes"), ("[]", "line 1"), (good + "\n{", "line 2"), ("{}", "needs"),
                    (good + "\n" + '{"document":"a","question":"b"}', 'needs "document"'), (good + "\n17", "line 2"),
-                   ('{"document":"a","question":"b","answer":"c","kind":"oral"}', "none of chat, direct, plain"),
-                   ('{"document":"a","question":"b","answer":"c","size":-1}', "outside"),
-                   ('{"document":"a","question":"b","answer":""}', "needs"), ('{"document":1}', "a string expected"),
+                   ('{"document":"a","question":"b","answer":"c","kind":"oral"}', '"kind": none of chat, direct, plain'),
+                   ('{"document":"a","question":"b","answer":"c","size":-1}', '"size": -1 is outside'),
+                   ('{"document":"a","question":"b","answer":"c","size":"long"}', '"size": a whole number expected'),
+                   ('{"document":"a","question":"b","answer":""}', "needs"), ('{"document":1}', '"document": a string expected'),
                    (good[:-1], "expected")):
     r = evaluate(MODEL, text)
     check(r.code == 3 and r.out == b"" and one_line(r.err) and part in r.err.decode(), text, part, r)

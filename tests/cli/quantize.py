@@ -326,6 +326,8 @@ with open(os.path.join(full, "mine.txt"), "w") as f:
     f.write("mine")
 copy = os.path.join(scratch(), "copy")
 shutil.copytree(tiny, copy)
+dangling = os.path.join(scratch(), "dangling")
+os.symlink(os.path.join(scratch(), "nothing"), dangling)
 for arguments, code, text in (
         (["quantize", tiny], 2, "argument is missing"),
         (["quantize", tiny, out, "--experts", "int4"], 2, "not one of mxfp4|int8|bf16"),
@@ -335,7 +337,12 @@ for arguments, code, text in (
         (["quantize", copy, copy], 2, "is the model itself"),
         (["quantize", copy, os.path.join(copy, ".")], 2, "is the model itself"),
         (["quantize", tiny, os.path.join(full, "mine.txt")], 2, "exists and is not a directory"),
-        (["quantize", tiny, os.path.join(full, "a", "b")], 3, "cannot make the directory"),
+        (["quantize", tiny, os.path.join(full, "a", "b")], 2, "cannot make the directory: No such file or directory"),
+        (["quantize", tiny, "/proc/neap"], 2, "cannot make the directory"),
+        (["quantize", tiny, "/sys/neap"], 2, "cannot make the directory"),
+        (["quantize", tiny, os.path.join(full, "mine.txt", "a")], 2, "cannot make the directory: Not a directory"),
+        (["quantize", tiny, dangling], 2, "cannot make the directory: there is a link to nothing"),
+        (["quantize", tiny, os.path.join(full, "x" * 300)], 2, "cannot make the directory: File name too long"),
         (["quantize", golden_model("glm-dsa-tiny-bfloat16"), out], 2, "MXFP4 needs a multiple of 32 inputs, this matrix has 48"),
         (["quantize", "/nowhere", out], 3, "/nowhere")):
     r = run(*arguments)
@@ -406,18 +413,20 @@ def peak_kib(*arguments):
     return peak
 
 
-def interrupted(model):
-    """Ctrl-C while weights are written: exit code 130, nothing is left."""
+def interrupted(model, number):
+    """A signal while weights are written: exit code 128 + number, nothing is left."""
     result = os.path.join(scratch(), "stopped")
     for _ in range(20):
         p = subprocess.Popen([PROGRAM, "quantize", model, result, "--linear", "int8", "--shard-size", "4M", "-t", "1"],
                              stderr=subprocess.PIPE, env=clean_environment())
         while p.poll() is None and not (os.path.isdir(result) and any(f.endswith(".safetensors") for f in os.listdir(result))):
             time.sleep(0.001)
-        p.send_signal(signal.SIGINT)
+        p.send_signal(number)
+        if number == signal.SIGHUP:
+            p.send_signal(number)  # the shell repeats it
         _, err = p.communicate(timeout=60)
         if p.returncode != 0:  # else it was done before the signal came
-            check(p.returncode == 130 and b"cancelled" in err and not os.path.exists(result), "interrupted", p.returncode, err)
+            check(p.returncode == 128 + number and b"cancelled" in err and not os.path.exists(result), number, p.returncode, err)
             return
         shutil.rmtree(result)
     check(False, "never stopped in time")
@@ -434,7 +443,8 @@ if SLOW == 1:
         print(f"width {n}: {sum(sizes) >> 20} MiB in {len(sizes)} files, peak {peaks[-1] >> 10} MiB")
         shutil.rmtree(result)
         if n == 320000:
-            interrupted(large)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                interrupted(large, number)
         shutil.rmtree(large)
     check(peaks[1] < 48 << 10 and peaks[1] < peaks[0] + (4 << 10), "memory", peaks)
 

@@ -24,7 +24,7 @@ def start(*args):
 
 
 # one signal: the part that is there stays, the exit code tells
-for number in (signal.SIGINT, signal.SIGTERM):
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     p = start(*ENDLESS)
     begin = p.stdout.read(20)
     p.send_signal(number)
@@ -56,6 +56,14 @@ time.sleep(0.5)
 p.send_signal(signal.SIGTERM)
 out, err = p.communicate(timeout=20)
 check(p.returncode == 143 and out == b"", p.returncode, err)
+
+# nohup: a hang-up that is ignored stays ignored
+p = subprocess.Popen([PROGRAM, "run", model, "-n", "3", "--raw"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                     env=clean_environment(), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+time.sleep(0.5)
+p.send_signal(signal.SIGHUP)
+out, err = p.communicate(b"Hello", timeout=20)
+check(p.returncode == 0 and len(out) > 0, p.returncode, err)
 
 # on a terminal: timings, and no prompt from nowhere
 t = Terminal("run", model, "-p", "Hello", "-n", "8", "--raw")

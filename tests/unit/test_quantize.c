@@ -205,7 +205,7 @@ static void test_arguments(void **state) {
     fx_expect(neap_quantize(fx->dir, "", NULL), NEAP_INVALID_ARGUMENT, "empty");
     fx_expect(neap_quantize(fx->dir, fx->dir, &o), NEAP_INVALID_ARGUMENT, "the model itself");
     fx_expect(neap_quantize(fx->dir, "/dev/null", &o), NEAP_INVALID_ARGUMENT, "not a directory");
-    fx_expect(neap_quantize(fx->dir, "/dev/nowhere/at/all", &o), NEAP_NOT_FOUND, "/dev/nowhere");
+    fx_expect(neap_quantize(fx->dir, "/dev/nowhere/at/all", &o), NEAP_INVALID_ARGUMENT, "/dev/nowhere");
     fx_expect(neap_quantize("/nowhere", out, &o), NEAP_NOT_FOUND, "/nowhere");
     char full[64];
     (void)snprintf(full, sizeof full, "/tmp");
