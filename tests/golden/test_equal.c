@@ -10,7 +10,7 @@ enum { T_MAX = 300, TRACKS_MAX = 6 };
 
 static char paths[TRACE_MODELS_MAX][512];
 static int n_paths;
-static bool is_long;
+static bool is_long, is_slow; /* slow: a sanitizer or scalar kernels; less of the same then */
 
 /* One sequence on its way through a forward. */
 typedef struct track {
@@ -193,8 +193,7 @@ static void test_chunks(void **state) {
             alone(b.f, b.tokens, b.n, chunks[k], chunks[k], &b.seen);
             check(&b, "equal chunks");
         }
-        const char *sanitizer = getenv("NEAP_SANITIZE"); /* ten times slower, and the same code in every piece */
-        const int32_t stride = is_long ? 1 : sanitizer && *sanitizer ? 24 : 4;
+        const int32_t stride = is_long ? 1 : is_slow ? 24 : 4;
         for (int32_t first = 1; first < b.n; first += first < 12 ? 1 : stride) {
             alone(b.f, b.tokens, b.n, first, b.n, &b.seen);
             check(&b, "two pieces");
@@ -370,7 +369,7 @@ static void test_splits(void **state) {
         alone(f, tokens, N, 77, 100, &seen);
         trace_compare(&wanted, &seen, name, "chunks of 100 on 2 threads");
         neap_forward_destroy(f);
-        for (int32_t n_threads = 1; n_threads <= 3; n_threads++) {
+        for (int32_t n_threads = is_slow ? 2 : 1; n_threads <= (is_slow ? 2 : 3); n_threads++) {
             track t;
             f = open_forward(m, 1, 50, n_threads);
             begin(f, &t, tokens, N, &seen);
@@ -394,6 +393,8 @@ static void test_splits(void **state) {
 static int setup(void **state) {
     (void)state;
     is_long = getenv("NEAP_LONG") != NULL;
+    const char *sanitizer = getenv("NEAP_SANITIZE");
+    is_slow = (sanitizer && *sanitizer) || !NEAP_SIMD;
     n_paths = list_models(paths);
     if (n_paths == 0) fprintf(stderr, "no models below %s\n", NEAP_TEST_DATA "/golden/models");
     return n_paths == 0;
