@@ -116,6 +116,10 @@ neap_status neap_caches_create(neap_caches *c, neap_arena *a, const neap_cache_l
 
 /* ---- pages change hands ---- */
 
+static bool is_open(const neap_caches *c, int32_t slot) {
+    return slot >= 0 && slot < c->n_slots && c->slot_pages[slot] >= 0;
+}
+
 static bool is_free_entry(const neap_caches *c, int32_t i) {
     int32_t page = c->free_pages[i];
     return page >= 0 && page < c->n_pages && c->owner[page] == ~i;
@@ -172,8 +176,7 @@ neap_status neap_caches_open(neap_caches *c, int64_t n_positions, int32_t *slot)
 }
 
 neap_status neap_caches_close(neap_caches *c, int32_t slot) {
-    NEAP_CHECK(slot >= 0 && slot < c->n_slots && c->slot_pages[slot] >= 0, NEAP_INTERNAL,
-               "cache: slot %d is closed but not open", slot);
+    NEAP_CHECK(is_open(c, slot), NEAP_INTERNAL, "cache: slot %d is closed but not open", slot);
     neap_status status = NEAP_OK;
     int32_t *table = c->tables + (int64_t)slot * c->slot_pages_max;
     for (int32_t i = c->slot_pages[slot] - 1; i >= 0; i--) {
@@ -197,10 +200,6 @@ static neap_status check_pages(const neap_caches *c, int32_t slot, int64_t first
         NEAP_CHECK(is_own_page(c, slot, i), NEAP_INTERNAL, "cache: page %lld of slot %d is not its own", (long long)i,
                    slot);
     return NEAP_OK;
-}
-
-static bool is_open(const neap_caches *c, int32_t slot) {
-    return slot >= 0 && slot < c->n_slots && c->slot_pages[slot] >= 0;
 }
 
 neap_status neap_caches_check(const neap_caches *c, int32_t slot) {

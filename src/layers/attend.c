@@ -20,10 +20,6 @@ static int64_t splits_of(int64_t n) {
     return (n + split - 1) / split;
 }
 
-static int64_t tile_visible(const mla_args *a, const neap_batch_tile *t) {
-    return mla_visible(a->batch, t->row_begin + t->n_rows - 1);
-}
-
 /* How this step is dealt out; every worker finds the same. */
 typedef struct dealing {
     bool is_split;
@@ -35,7 +31,7 @@ static dealing deal(const mla_args *a) {
     dealing d = {.n_splits = 1, .group = heads < NEAP_ATTEND_HEADS ? heads : NEAP_ATTEND_HEADS};
     int64_t most = 1;
     for (int64_t t = 0; t < tiles; t++) {
-        int64_t s = splits_of(tile_visible(a, &a->batch->tiles[t]));
+        int64_t s = splits_of(mla_tile_visible(a->batch, &a->batch->tiles[t]));
         most = s > most ? s : most;
     }
     d.is_split = a->n_workers > 1 && most > 1 && a->batch->n_rows <= a->split_rows_max && tiles < wanted;
@@ -84,7 +80,8 @@ static neap_attend_args tile_args(const mla_args *a, const neap_batch_tile *tile
 static void attend_whole(const mla_args *a, const neap_batch_tile *tile, int64_t head, int64_t n_heads,
                          int32_t worker) {
     int32_t n_list[NEAP_ATTEND_ROWS];
-    int64_t r = a->spec.kv_lora, n = tile_visible(a, tile), split = neap_attend_split(n), n_splits = splits_of(n);
+    int64_t r = a->spec.kv_lora, n = mla_tile_visible(a->batch, tile), split = neap_attend_split(n),
+            n_splits = splits_of(n);
     float *parts = a->worker_parts + worker * a->worker_part_floats;
     float *max = a->worker_stats + worker * 2 * (int64_t)STAT_FLOATS, *sum = max + STAT_FLOATS;
     neap_attend_args x = tile_args(a, tile, head, n_heads, n_list, worker);
@@ -116,7 +113,8 @@ static void attend_whole(const mla_args *a, const neap_batch_tile *tile, int64_t
 static void attend_part(const mla_args *a, const neap_batch_tile *tile, int64_t head, int64_t n_heads, int64_t s,
                         int32_t worker) {
     int32_t n_list[NEAP_ATTEND_ROWS];
-    int64_t r = a->spec.kv_lora, n = tile_visible(a, tile), split = neap_attend_split(n), heads = a->spec.n_heads;
+    int64_t r = a->spec.kv_lora, n = mla_tile_visible(a->batch, tile), split = neap_attend_split(n),
+            heads = a->spec.n_heads;
     if (s >= splits_of(n)) return;
     int64_t first = tile->row_begin * heads + head; /* row and head */
     int64_t stats = s * a->split_rows_max * heads + first;
@@ -146,8 +144,9 @@ static void attend_run(const void *ptr, int64_t begin, int64_t end, int32_t work
     }
 }
 
+bool neap_attend_is_split(const mla_args *a) { return deal(a).is_split; }
+
 void neap_attend_finish(const mla_args *a, int64_t head) {
-    if (!deal(a).is_split) return;
     int64_t r = a->spec.kv_lora, heads = a->spec.n_heads;
     for (int64_t row = 0; row < a->batch->n_rows; row++) {
         int64_t at = row * heads + head;

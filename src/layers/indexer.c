@@ -136,14 +136,10 @@ static void scan_tile(const mla_args *a, const neap_batch_tile *tile, int64_t be
     a->k->index_scan(&x);
 }
 
-static int64_t tile_visible(const mla_args *a, const neap_batch_tile *tile) {
-    return mla_visible(a->batch, tile->row_begin + tile->n_rows - 1); /* the last row sees most */
-}
-
 static void scan_whole(const mla_args *a, const neap_batch_tile *tile, int32_t worker) {
     neap_candidates out[NEAP_INDEX_ROWS];
     for (int32_t i = 0; i < tile->n_rows; i++) out[i] = buffer_at(a, worker * NEAP_INDEX_ROWS + i);
-    int64_t n = tile_visible(a, tile);
+    int64_t n = mla_tile_visible(a->batch, tile);
     if (n > a->spec.index.topk) scan_tile(a, tile, 0, n, worker, out);
     for (int32_t i = 0; i < tile->n_rows; i++) {
         int64_t row = tile->row_begin + i;
@@ -157,7 +153,8 @@ static void scan_whole(const mla_args *a, const neap_batch_tile *tile, int32_t w
 
 /* One of the pieces of a tile's keys, cut at pages. */
 static void scan_piece(const mla_args *a, const neap_batch_tile *tile, int64_t piece, int32_t worker) {
-    int64_t n = tile_visible(a, tile), pages = (n + NEAP_PAGE_ROWS - 1) / NEAP_PAGE_ROWS, n_pieces = pieces_of(a);
+    int64_t n = mla_tile_visible(a->batch, tile), pages = (n + NEAP_PAGE_ROWS - 1) / NEAP_PAGE_ROWS,
+            n_pieces = pieces_of(a);
     if (n <= a->spec.index.topk) return;
     int64_t begin = pages * piece / n_pieces * NEAP_PAGE_ROWS;
     int64_t end = pages * (piece + 1) / n_pieces * NEAP_PAGE_ROWS;

@@ -46,6 +46,10 @@ typedef struct mla_args {
 
 static inline bool mla_has_own_index(const neap_mla_spec *s) { return s->has_index && !s->index.is_shared; }
 static inline int64_t mla_visible(const neap_batch *b, int64_t row) { return b->row_position[row] + 1; }
+/* The last row of a tile sees most. */
+static inline int64_t mla_tile_visible(const neap_batch *b, const neap_batch_tile *t) {
+    return mla_visible(b, t->row_begin + t->n_rows - 1);
+}
 static inline void mla_rotate(const mla_args *a, int64_t row, neap_rope_kind kind, float *x) {
     if (kind == NEAP_ROPE_NONE) return;
     int64_t half = a->spec.d_rope / 2;
@@ -64,7 +68,8 @@ void neap_indexer_emit_select(neap_builder *b, const mla_args *a);
 
 void neap_attend_claim(neap_builder *b, mla_args *a);
 void neap_attend_emit(neap_builder *b, const mla_args *a);
-/* o_lat of one head, all rows: puts the splits together when the step was computed in split mode. */
+/* In split mode o_lat is still in pieces: neap_attend_finish puts those of one head together, all rows. */
+bool neap_attend_is_split(const mla_args *a);
 void neap_attend_finish(const mla_args *a, int64_t head);
 
 #endif

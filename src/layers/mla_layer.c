@@ -89,8 +89,9 @@ static void expand_run(const void *ptr, int64_t begin, int64_t end, int32_t work
     const mla_args *a = ptr;
     const neap_mla_spec *s = &a->spec;
     int64_t n = a->batch->n_rows, all = (int64_t)s->n_heads * s->d_v;
+    bool is_split = neap_attend_is_split(a);
     for (int64_t h = begin; h < end; h++) {
-        neap_attend_finish(a, h);
+        if (is_split) neap_attend_finish(a, h);
         const neap_matrix *up = &a->w->v_up[h];
         neap_gemm_args g = {.y = a->v + h * s->d_v,
                             .ldy = all,

@@ -229,10 +229,12 @@ static void count_layer(const neap_layer *l, neap_model_info *info) {
     } else {
         const neap_mla_spec *s = &l->spec.mla;
         info->n_mla_layers++;
-        info->cache_bytes_per_token += ((uint64_t)s->kv_lora + (uint64_t)s->d_rope) * sizeof(uint16_t);
+        neap_latent_format latent = {.kind = NEAP_ROWS_BF16, .r = s->kv_lora, .dr = s->d_rope};
+        info->cache_bytes_per_token += (uint64_t)neap_latent_page_bytes(&latent) / NEAP_PAGE_ROWS;
         if (s->has_index && !s->index.is_shared) {
             info->n_index_layers++;
-            info->cache_bytes_per_token += (uint64_t)s->index.head_dim * sizeof(uint16_t);
+            neap_index_format index = {.kind = NEAP_ROWS_BF16, .d = s->index.head_dim};
+            info->cache_bytes_per_token += (uint64_t)neap_index_page_bytes(&index) / NEAP_PAGE_ROWS;
         }
         if (s->has_index) info->index_topk = s->index.topk;
     }

@@ -233,14 +233,13 @@ static void run_block(const block *b) {
  * even and one over the odd k, both from 0, then acc += even + odd; subnormal inputs and results are zeros. */
 
 static void split_row(const float *x, int64_t n, float *parts, int64_t ld) {
-    const __m512i top = _mm512_set1_epi32((int)0xffff0000);
     for (int64_t k = 0; k < n; k += 16) {
         __mmask16 m = n - k >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << (n - k)) - 1);
         __m256i part[PARTS];
         split16(_mm512_maskz_loadu_ps(m, x + k), part);
         for (int p = 0; p < PARTS; p++) {
             __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(part[p]), 16);
-            _mm512_storeu_ps(parts + p * ld + k, _mm512_castsi512_ps(_mm512_and_si512(wide, top)));
+            _mm512_storeu_ps(parts + p * ld + k, _mm512_castsi512_ps(wide));
         }
     }
 }
