@@ -12,6 +12,7 @@ void neap_kernels_init(neap_kernels *k, uint32_t flags) {
 #define OVERLAY(family, isa, needs) \
     if ((flags & (needs)) == (needs)) neap_##family##_##isa##_init(k);
     NEAP_ALL_VARIANTS(OVERLAY)
+    NEAP_PEAK_VARIANTS(OVERLAY)
 #undef OVERLAY
 }
 

@@ -13,10 +13,14 @@
 #if defined(NEAP_SIMD) && NEAP_SIMD
 #define NEAP_VARIANT_AVX2(X, family) X(family, avx2, NEAP_CPU_AVX2)
 #define NEAP_VARIANT_AVX512(X, family) X(family, avx512, NEAP_CPU_AVX512)
+#define NEAP_VARIANT_AVX512VNNI(X, family) X(family, avx512vnni, NEAP_CPU_AVX512 | NEAP_CPU_AVX512VNNI)
+#define NEAP_VARIANT_AVX512BF16(X, family) X(family, avx512bf16, NEAP_CPU_AVX512 | NEAP_CPU_AVX512BF16)
 #define NEAP_VARIANT_AMX(X, family) X(family, amx, NEAP_CPU_AVX512 | NEAP_CPU_AMX)
 #else
 #define NEAP_VARIANT_AVX2(X, family)
 #define NEAP_VARIANT_AVX512(X, family)
+#define NEAP_VARIANT_AVX512VNNI(X, family)
+#define NEAP_VARIANT_AVX512BF16(X, family)
 #define NEAP_VARIANT_AMX(X, family)
 #endif
 
@@ -46,6 +50,12 @@
 
 #define NEAP_DECLARE_INIT(family, isa, needs) void neap_##family##_##isa##_init(neap_kernels *k);
 NEAP_ALL_VARIANTS(NEAP_DECLARE_INIT)
+/* No maths and no part of a model: loops to compare with (peak.h). */
+#define NEAP_PEAK_VARIANTS(X)                                                  \
+    X(peak, scalar, 0) NEAP_VARIANT_AVX2(X, peak) NEAP_VARIANT_AVX512(X, peak) \
+    NEAP_VARIANT_AVX512VNNI(X, peak) NEAP_VARIANT_AVX512BF16(X, peak) NEAP_VARIANT_AMX(X, peak)
+
 #undef NEAP_DECLARE_INIT
 
+NEAP_PEAK_VARIANTS(NEAP_DECLARE_INIT)
 #endif

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "tensor/matrix.h"
+#include "kernels/peak.h"
 #include "tensor/pages.h"
 
 /* y[i, j] = sum_k x[row(i), k] * W[j, k] for i < m, j in panels [panel_begin, panel_end) with j < W->n.
@@ -229,3 +230,4 @@ typedef struct neap_kernels {
 void neap_kernels_init(neap_kernels *k, uint32_t flags);
 
 #endif
+    neap_peaks peaks; /* not maths: peak.h */

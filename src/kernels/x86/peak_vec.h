@@ -1,0 +1,112 @@
+/* Peaks over either vector width; see kernels/peak.h. Twelve sums hide the latency of two units of depth four to six. */
+#ifndef NEAP_KERNELS_X86_PEAK_VEC_H
+#define NEAP_KERNELS_X86_PEAK_VEC_H
+
+#include <string.h>
+
+#include "kernels/families.h"
+#include "kernels/x86/vec.h"
+
+enum { PEAK_SUMS = 12, PEAK_BYTES = V_WIDTH * 4 };
+
+#if V_WIDTH == 16
+typedef __m512i peak_int;
+V_INLINE peak_int peak_set8(int x) { return _mm512_set1_epi8((char)x); }
+V_INLINE peak_int peak_xor(peak_int a, peak_int b) { return _mm512_xor_si512(a, b); }
+V_INLINE peak_int peak_add32(peak_int a, peak_int b) { return _mm512_add_epi32(a, b); }
+V_INLINE peak_int peak_add16(peak_int a, peak_int b) { return _mm512_add_epi16(a, b); }
+V_INLINE peak_int peak_madd(peak_int a, peak_int b) { return _mm512_madd_epi16(a, b); }
+V_INLINE peak_int peak_maddubs(peak_int a, peak_int b) { return _mm512_maddubs_epi16(a, b); }
+V_INLINE peak_int peak_load(const void *p) { return _mm512_load_si512(p); }
+#else
+typedef __m256i peak_int;
+V_INLINE peak_int peak_set8(int x) { return _mm256_set1_epi8((char)x); }
+V_INLINE peak_int peak_xor(peak_int a, peak_int b) { return _mm256_xor_si256(a, b); }
+V_INLINE peak_int peak_add32(peak_int a, peak_int b) { return _mm256_add_epi32(a, b); }
+V_INLINE peak_int peak_add16(peak_int a, peak_int b) { return _mm256_add_epi16(a, b); }
+V_INLINE peak_int peak_madd(peak_int a, peak_int b) { return _mm256_madd_epi16(a, b); }
+V_INLINE peak_int peak_maddubs(peak_int a, peak_int b) { return _mm256_maddubs_epi16(a, b); }
+V_INLINE peak_int peak_load(const void *p) { return _mm256_load_si256(p); }
+#endif
+
+/* Keeps a value that the compiler would otherwise compute once outside the loop. */
+#define PEAK_OPAQUE(x) __asm__ volatile("" : "+v"(x))
+
+V_INLINE float peak_fold(peak_int *s) {
+    float lanes[V_WIDTH];
+    for (int i = 1; i < PEAK_SUMS; i++) s[0] = peak_xor(s[0], s[i]);
+    memcpy(lanes, s, sizeof lanes);
+    return lanes[0];
+}
+
+static int64_t peak_fma(int64_t n, float *sink) {
+    vec s[PEAK_SUMS], x = v_set1(0.999f), c = v_set1(1e-4f);
+    float lanes[V_WIDTH];
+    int64_t rounds = n / (PEAK_SUMS * V_WIDTH) + 1;
+    for (int i = 0; i < PEAK_SUMS; i++) s[i] = v_set1((float)i);
+    for (int64_t r = 0; r < rounds; r++) {
+        PEAK_OPAQUE(x);
+        V_UNROLL for (int i = 0; i < PEAK_SUMS; i++) s[i] = v_fma(s[i], x, c);
+    }
+    for (int i = 1; i < PEAK_SUMS; i++) s[0] = v_add(s[0], s[i]);
+    v_store(lanes, s[0]);
+    *sink += lanes[0];
+    return rounds * PEAK_SUMS * V_WIDTH;
+}
+
+static int64_t peak_dot16(int64_t n, float *sink) {
+    peak_int s[PEAK_SUMS], x = peak_set8(3), y = peak_set8(5);
+    int64_t rounds = n / (PEAK_SUMS * V_WIDTH * 2) + 1;
+    for (int i = 0; i < PEAK_SUMS; i++) s[i] = peak_set8(i);
+    for (int64_t r = 0; r < rounds; r++) V_UNROLL for (int i = 0; i < PEAK_SUMS; i++) {
+            PEAK_OPAQUE(x);
+            s[i] = peak_add32(s[i], peak_madd(x, y));
+        }
+    *sink += peak_fold(s);
+    return rounds * PEAK_SUMS * V_WIDTH * 2;
+}
+
+static int64_t peak_dot8(int64_t n, float *sink) {
+    enum { STEPS = 16 };
+    peak_int s[PEAK_SUMS], x = peak_set8(3), y = peak_set8(5), one = peak_set8(1);
+    int64_t rounds = n / (4 * STEPS * V_WIDTH * 4) + 1;
+    for (int i = 0; i < PEAK_SUMS; i++) s[i] = peak_set8(i);
+    for (int64_t r = 0; r < rounds; r++) {
+        peak_int t[4];
+        V_UNROLL for (int i = 0; i < 4; i++) t[i] = peak_maddubs(x, y);
+        for (int k = 1; k < STEPS; k++) V_UNROLL for (int i = 0; i < 4; i++) {
+                PEAK_OPAQUE(x);
+                t[i] = peak_add16(t[i], peak_maddubs(x, y));
+            }
+        V_UNROLL for (int i = 0; i < 4; i++) s[i] = peak_add32(s[i], peak_madd(t[i], one));
+    }
+    *sink += peak_fold(s);
+    return rounds * 4 * STEPS * V_WIDTH * 4;
+}
+
+V_INLINE uint64_t peak_read_ahead(const char *p, int64_t bytes, int64_t ahead, const int is_ahead) {
+    peak_int s[8];
+    uint64_t word;
+    for (int i = 0; i < 8; i++) s[i] = peak_set8(0);
+    for (int64_t at = 0; at < bytes; at += 256) {
+        if (is_ahead)
+            for (int i = 0; i < 256; i += 64) _mm_prefetch(p + at + ahead + i, _MM_HINT_T0);
+        V_UNROLL for (int i = 0; i < 256 / PEAK_BYTES; i++) s[i] = peak_xor(s[i], peak_load(p + at + i * PEAK_BYTES));
+    }
+    for (int i = 1; i < 8; i++) s[0] = peak_xor(s[0], s[i]);
+    memcpy(&word, s, sizeof word);
+    return word;
+}
+
+static uint64_t peak_read(const void *p, int64_t bytes, int64_t ahead) {
+    return ahead ? peak_read_ahead(p, bytes, ahead, 1) : peak_read_ahead(p, bytes, 0, 0);
+}
+
+V_INLINE void peak_fill(neap_kernels *k) {
+    k->peaks.multiply[NEAP_PEAK_FMA] = peak_fma;
+    k->peaks.multiply[NEAP_PEAK_DOT16] = peak_dot16;
+    k->peaks.multiply[NEAP_PEAK_DOT8] = peak_dot8;
+    k->peaks.read = peak_read;
+}
+
+#endif
