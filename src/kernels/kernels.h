@@ -224,10 +224,10 @@ typedef struct neap_kernels {
     void (*rope)(float *x, const float *cos, const float *sin, int64_t d, bool is_interleaved);
     /* Largest value, lowest index among equals; false (index untouched) when any value is NaN or +-inf. */
     bool (*argmax)(const float *x, int64_t n, int64_t *index);
+    neap_peaks peaks; /* not maths: peak.h */
 } neap_kernels;
 
 /* Scalar entries first, overlaid by each variant whose needs are in flags. */
 void neap_kernels_init(neap_kernels *k, uint32_t flags);
 
 #endif
-    neap_peaks peaks; /* not maths: peak.h */

@@ -12,6 +12,7 @@ static void peak_tiles(void) {
     memset(&s, 0, sizeof s);
     s.palette = 1;
     for (int i = 0; i < 8; i++) s.bytes[i] = 64, s.rows[i] = 16;
+    __asm__ volatile("" : : "r"(&s) : "memory"); /* some compilers believe that 8 bytes of it are read */
     _tile_loadconfig(&s);
     _tile_zero(0);
     _tile_zero(1);
