@@ -7,7 +7,7 @@ static int64_t vnni_dot16(int64_t n, float *sink) {
     for (int i = 0; i < PEAK_SUMS; i++) s[i] = peak_set8(i);
     for (int64_t r = 0; r < rounds; r++)
         V_UNROLL for (int i = 0; i < PEAK_SUMS; i++) s[i] = _mm512_dpwssd_epi32(s[i], x, y);
-    *sink += peak_fold(s);
+    *sink += peak_fold(s, PEAK_SUMS);
     return rounds * PEAK_SUMS * 32;
 }
 
@@ -17,7 +17,7 @@ static int64_t vnni_dot8(int64_t n, float *sink) {
     for (int i = 0; i < PEAK_SUMS; i++) s[i] = peak_set8(i);
     for (int64_t r = 0; r < rounds; r++)
         V_UNROLL for (int i = 0; i < PEAK_SUMS; i++) s[i] = _mm512_dpbusd_epi32(s[i], x, y);
-    *sink += peak_fold(s);
+    *sink += peak_fold(s, PEAK_SUMS);
     return rounds * PEAK_SUMS * 64;
 }
 

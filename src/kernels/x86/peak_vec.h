@@ -32,9 +32,9 @@ V_INLINE peak_int peak_load(const void *p) { return _mm256_load_si256(p); }
 /* Keeps a value that the compiler would otherwise compute once outside the loop. */
 #define PEAK_OPAQUE(x) __asm__ volatile("" : "+v"(x))
 
-V_INLINE float peak_fold(peak_int *s) {
+V_INLINE float peak_fold(peak_int *s, int n) {
     float lanes[V_WIDTH];
-    for (int i = 1; i < PEAK_SUMS; i++) s[0] = peak_xor(s[0], s[i]);
+    for (int i = 1; i < n; i++) s[0] = peak_xor(s[0], s[i]);
     memcpy(lanes, s, sizeof lanes);
     return lanes[0];
 }
@@ -54,34 +54,40 @@ static int64_t peak_fma(int64_t n, float *sink) {
     return rounds * PEAK_SUMS * V_WIDTH;
 }
 
+/* Four operands that differ for all the compiler knows, so that no product is formed once for several sums. */
+enum { PEAK_OPERANDS = 4 };
+V_INLINE void peak_operands(peak_int x[PEAK_OPERANDS]) {
+    V_UNROLL for (int i = 0; i < PEAK_OPERANDS; i++) PEAK_OPAQUE(x[i]);
+}
+
 static int64_t peak_dot16(int64_t n, float *sink) {
-    peak_int s[PEAK_SUMS], x = peak_set8(3), y = peak_set8(5);
-    int64_t rounds = n / (PEAK_SUMS * V_WIDTH * 2) + 1;
-    for (int i = 0; i < PEAK_SUMS; i++) s[i] = peak_set8(i);
-    for (int64_t r = 0; r < rounds; r++) V_UNROLL for (int i = 0; i < PEAK_SUMS; i++) {
-            PEAK_OPAQUE(x);
-            s[i] = peak_add32(s[i], peak_madd(x, y));
-        }
-    *sink += peak_fold(s);
-    return rounds * PEAK_SUMS * V_WIDTH * 2;
+    peak_int s[PEAK_OPERANDS], x[PEAK_OPERANDS], y = peak_set8(5);
+    int64_t rounds = n / (PEAK_OPERANDS * V_WIDTH * 2) + 1;
+    for (int i = 0; i < PEAK_OPERANDS; i++) s[i] = x[i] = peak_set8(i);
+    for (int64_t r = 0; r < rounds; r++) {
+        peak_operands(x);
+        V_UNROLL for (int i = 0; i < PEAK_OPERANDS; i++) s[i] = peak_add32(s[i], peak_madd(x[i], y));
+    }
+    *sink += peak_fold(s, PEAK_OPERANDS);
+    return rounds * PEAK_OPERANDS * V_WIDTH * 2;
 }
 
 static int64_t peak_dot8(int64_t n, float *sink) {
     enum { STEPS = 16 };
-    peak_int s[PEAK_SUMS], x = peak_set8(3), y = peak_set8(5), one = peak_set8(1);
-    int64_t rounds = n / (4 * STEPS * V_WIDTH * 4) + 1;
-    for (int i = 0; i < PEAK_SUMS; i++) s[i] = peak_set8(i);
+    peak_int s[PEAK_OPERANDS], x[PEAK_OPERANDS], t[PEAK_OPERANDS], y = peak_set8(5), one = peak_set8(1);
+    int64_t rounds = n / (PEAK_OPERANDS * STEPS * V_WIDTH * 4) + 1;
+    for (int i = 0; i < PEAK_OPERANDS; i++) s[i] = x[i] = peak_set8(i);
     for (int64_t r = 0; r < rounds; r++) {
-        peak_int t[4];
-        V_UNROLL for (int i = 0; i < 4; i++) t[i] = peak_maddubs(x, y);
-        for (int k = 1; k < STEPS; k++) V_UNROLL for (int i = 0; i < 4; i++) {
-                PEAK_OPAQUE(x);
-                t[i] = peak_add16(t[i], peak_maddubs(x, y));
-            }
-        V_UNROLL for (int i = 0; i < 4; i++) s[i] = peak_add32(s[i], peak_madd(t[i], one));
+        peak_operands(x);
+        V_UNROLL for (int i = 0; i < PEAK_OPERANDS; i++) t[i] = peak_maddubs(x[i], y);
+        for (int k = 1; k < STEPS; k++) {
+            peak_operands(x);
+            V_UNROLL for (int i = 0; i < PEAK_OPERANDS; i++) t[i] = peak_add16(t[i], peak_maddubs(x[i], y));
+        }
+        V_UNROLL for (int i = 0; i < PEAK_OPERANDS; i++) s[i] = peak_add32(s[i], peak_madd(t[i], one));
     }
-    *sink += peak_fold(s);
-    return rounds * 4 * STEPS * V_WIDTH * 4;
+    *sink += peak_fold(s, PEAK_OPERANDS);
+    return rounds * PEAK_OPERANDS * STEPS * V_WIDTH * 4;
 }
 
 V_INLINE uint64_t peak_read_ahead(const char *p, int64_t bytes, int64_t ahead, const int is_ahead) {
