@@ -26,6 +26,8 @@
 
 #define NEAP_GEMM_VARIANTS(X) \
     X(gemm, scalar, 0) NEAP_VARIANT_AVX2(X, gemm) NEAP_VARIANT_AVX512(X, gemm) NEAP_VARIANT_AMX(X, gemm)
+#define NEAP_IGEMM_VARIANTS(X) \
+    X(igemm, scalar, 0) NEAP_VARIANT_AVX2(X, igemm) NEAP_VARIANT_AVX512(X, igemm) NEAP_VARIANT_AVX512VNNI(X, igemm)
 #define NEAP_NORM_VARIANTS(X) X(norm, scalar, 0) NEAP_VARIANT_AVX2(X, norm) NEAP_VARIANT_AVX512(X, norm)
 #define NEAP_ACT_VARIANTS(X) X(act, scalar, 0) NEAP_VARIANT_AVX2(X, act) NEAP_VARIANT_AVX512(X, act)
 #define NEAP_KDA_VARIANTS(X) X(kda, scalar, 0) NEAP_VARIANT_AVX2(X, kda) NEAP_VARIANT_AVX512(X, kda)
@@ -38,6 +40,7 @@
 
 #define NEAP_ALL_VARIANTS(X) \
     NEAP_GEMM_VARIANTS(X)    \
+    NEAP_IGEMM_VARIANTS(X)   \
     NEAP_NORM_VARIANTS(X)    \
     NEAP_ACT_VARIANTS(X)     \
     NEAP_KDA_VARIANTS(X)     \

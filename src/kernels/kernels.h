@@ -8,6 +8,7 @@
  * own inputs: not on other rows, slice bounds or thread count; scalar, AVX2 and AVX-512 versions agree. (AMX tiles
  * have an order of their own, gemm_amx.c.) It is kept by fixing the order of every sum:
  *  - GEMM: each output is one chain acc = fmaf(x[k], w[k], acc) over ascending k. A SIMD lane is an output.
+ *  - GEMM in integers: exact sums over units of k, one chain over ascending units (neap_x_form).
  *  - Reductions over a vector ("dot16"): 16 partial sums, lane i%16 = chain over ascending i (missing tail
  *    elements leave their lane alone), then lanes l and l+8 are added, then l and l+4, l+2, l+1.
  *  - Weighted sums of rows: one chain per column over ascending row.
@@ -20,9 +21,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "tensor/matrix.h"
 #include "kernels/peak.h"
+#include "tensor/matrix.h"
 #include "tensor/pages.h"
+
+/* What products with INT8 and MXFP4 weights multiply with: x itself, or x in integers of 16 or 8 bits with a scale per
+ * row and unit. A unit is what shares a weight scale, 128 k at most: 32 k of MXFP4; of INT8 a group, or 128 k counted
+ * from its beginning and the rest of it. Per unit u of a row:
+ *   a = largest |x|;  c[k] = round_to_even(x[k] * (Q / a)), Q = 32512 = 127 * 256 | 127;  s_x = a / Q
+ *   a = 0, or so small that Q / a is infinite: c = 0, s_x = 0;  x not finite: c = 0, s_x = NaN
+ *   acc = fmaf((float)sum_k c[k] * w[k], s_w * s_x, acc)  over ascending u, from 0
+ * with w the codes as stored (INT8) or doubled (MXFP4: 0 .. 12, s_w half of the unit's scale). The sum is exact in
+ * 32 bits, so that every instruction set, AMX included, gives the same bits. 16 bits cost about 1e-5 of the largest
+ * value of a unit, some two hundred times less than BF16 activations; 8 bits about 0.003 (docs/accuracy.md). */
+typedef enum neap_x_form { NEAP_X_F32, NEAP_X_INT16, NEAP_X_INT8 } neap_x_form;
+enum { NEAP_X_UNIT = 128, NEAP_X_LIMIT_INT16 = 32512, NEAP_X_LIMIT_INT8 = 127 };
 
 /* y[i, j] = sum_k x[row(i), k] * W[j, k] for i < m, j in panels [panel_begin, panel_end) with j < W->n.
  * Scales of FP8 weights are below 2^120 (fast versions fold a factor 256 into them). */
@@ -35,7 +48,8 @@ typedef struct neap_gemm_args {
     int64_t m;
     const neap_matrix *w;
     int64_t panel_begin, panel_end;
-    void *scratch; /* NEAP_GEMM_SCRATCH bytes of the caller's own, 64-byte aligned */
+    neap_x_form x_form; /* of gemm_int: INT16 or INT8 */
+    void *scratch;      /* NEAP_GEMM_SCRATCH bytes of the caller's own, 64-byte aligned */
 } neap_gemm_args;
 enum { NEAP_GEMM_SCRATCH = 384 * 1024 };
 
@@ -201,7 +215,8 @@ typedef struct neap_route_args {
 
 typedef struct neap_kernels {
     uint32_t flags; /* NEAP_CPU_* in use */
-    void (*gemm[NEAP_MATRIX_KINDS])(const neap_gemm_args *a);
+    void (*gemm[NEAP_MATRIX_KINDS])(const neap_gemm_args *a);     /* x in F32 */
+    void (*gemm_int[NEAP_MATRIX_KINDS])(const neap_gemm_args *a); /* x in integers; NULL but for INT8 and MXFP4 */
     /* y = x * (1 / sqrt(mean x^2 + eps)) * w; y may be x. */
     void (*rmsnorm)(float *y, const float *x, const float *w, int64_t n, float eps);
     /* y = (x - mean) * (1 / sqrt(var + eps)) * w + b; b may be NULL; y may be x. */
@@ -226,6 +241,12 @@ typedef struct neap_kernels {
     bool (*argmax)(const float *x, int64_t n, int64_t *index);
     neap_peaks peaks; /* not maths: peak.h */
 } neap_kernels;
+
+/* The product in the form that a asks for; weights without an integer form take F32. */
+static inline void neap_gemm(const neap_kernels *k, const neap_gemm_args *a) {
+    bool is_int = a->x_form != NEAP_X_F32 && k->gemm_int[a->w->kind];
+    (is_int ? k->gemm_int : k->gemm)[a->w->kind](a);
+}
 
 /* Scalar entries first, overlaid by each variant whose needs are in flags. */
 void neap_kernels_init(neap_kernels *k, uint32_t flags);

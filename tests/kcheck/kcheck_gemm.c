@@ -31,7 +31,7 @@ static problem make(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, int64_t 
 static void run(const neap_kernels *k, problem *p, float *y) {
     p->a.w = &p->w;
     p->a.y = y;
-    k->gemm[p->w.kind](&p->a);
+    neap_gemm(k, &p->a);
 }
 
 /* AMX adds in an order of its own and takes subnormal parts for zeros: close to the scalar chain, by what both may
@@ -61,15 +61,18 @@ static void near(kc *c, const problem *p, const float *got, const float *want) {
     }
 }
 
-static void one(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, int64_t m, kc_fill fill, bool has_rows) {
-    kc_begin(c, "%s n %lld k %lld m %lld fill %d%s", neap_matrix_kind_name(kind), (long long)n, (long long)k,
-             (long long)m, (int)fill, has_rows ? " rows" : "");
+static void one(kc *c, neap_matrix_kind kind, neap_x_form form, int64_t n, int64_t k, int64_t m, kc_fill fill,
+                bool has_rows) {
+    static const char *const forms[] = {"f32", "int16", "int8"};
+    kc_begin(c, "%s x %s n %lld k %lld m %lld fill %d%s", neap_matrix_kind_name(kind), forms[form], (long long)n,
+             (long long)k, (long long)m, (int)fill, has_rows ? " rows" : "");
     problem p = make(c, kind, n, k, m, fill, has_rows);
+    p.a.x_form = form;
     int64_t total = (m - 1) * p.a.ldy + n;
     float *want = kc_output(c, total, 0), *got = kc_output(c, total, (int)kc_below(c, 16));
     run(&c->ref, &p, want);
     run(&c->k, &p, got);
-    if (strcmp(c->isa, "amx") == 0)
+    if (strcmp(c->isa, "amx") == 0 && form == NEAP_X_F32)
         near(c, &p, got, want);
     else
         kc_same(c, "y", got, want, total); /* the gaps between rows stay poisoned in both */
@@ -101,48 +104,72 @@ static bool has_kind(const kc *c, int kind) {
     return strcmp(c->isa, "scalar") == 0 || c->k.gemm[kind] != c->ref.gemm[kind];
 }
 
-static void check(kc *c) {
+static void check_kind(kc *c, neap_matrix_kind kind, neap_x_form form) {
     static const int64_t ns[] = {1, 15, 16, 17, 31, 33, 64, 97}, ks[] = {1, 2, 3, 5, 31, 33, 127, 129, 131, 160, 257};
     static const int64_t ms[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 25, 32, 47, 49};
     static const int64_t real[][3] = {{48, 2304, 1},  {33, 7168, 7}, {80, 3584, 3}, {32, 576, 13},
                                       {64, 1536, 12}, {16, 512, 60}, {40, 300, 290}};
     enum { N = sizeof ns / sizeof *ns, K = sizeof ks / sizeof *ks, M = sizeof ms / sizeof *ms };
+    for (int i = 0; i < K; i++)
+        for (int j = 0; j < M; j++)
+            one(c, kind, form, ns[(i + j) % N], ks[i], ms[j],
+                (i + 2 * j) % 7 < 4 ? KC_NORMAL : (kc_fill)((i + 2 * j) % 7 - 3), (i + j) % 3 == 0);
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++)
+        one(c, kind, form, real[i][0], real[i][1], real[i][2], KC_NORMAL, false);
+}
+
+static void check(kc *c) {
+    for (int kind = 0; kind < NEAP_MATRIX_KINDS; kind++)
+        if (has_kind(c, kind)) check_kind(c, (neap_matrix_kind)kind, NEAP_X_F32);
+}
+
+static void check_int(kc *c) {
     for (int kind = 0; kind < NEAP_MATRIX_KINDS; kind++) {
-        if (!has_kind(c, kind)) continue;
-        for (int i = 0; i < K; i++)
-            for (int j = 0; j < M; j++)
-                one(c, (neap_matrix_kind)kind, ns[(i + j) % N], ks[i], ms[j],
-                    (i + 2 * j) % 7 < 4 ? KC_NORMAL : (kc_fill)((i + 2 * j) % 7 - 3), (i + j) % 3 == 0);
-        for (size_t i = 0; i < sizeof real / sizeof *real; i++)
-            one(c, (neap_matrix_kind)kind, real[i][0], real[i][1], real[i][2], KC_NORMAL, false);
+        if (!c->k.gemm_int[kind]) continue;
+        check_kind(c, (neap_matrix_kind)kind, NEAP_X_INT16);
+        check_kind(c, (neap_matrix_kind)kind, NEAP_X_INT8);
     }
 }
 
 static void timed(const kc *c, void *args) {
     problem *p = args;
-    c->k.gemm[p->w.kind](&p->a);
+    neap_gemm(&c->k, &p->a);
 }
 
-static void bench(kc *c) {
+static void bench_kind(kc *c, neap_matrix_kind kind, neap_x_form form) {
     static const struct {
         int64_t n, k, m;
         const char *note;
     } cases[] = {{64, 2304, 1, "cache"}, {4096, 7168, 1, "memory"}, {512, 7168, 2, ""},  {512, 7168, 4, ""},
                  {512, 2304, 6, ""},     {512, 2304, 48, ""},       {512, 2304, 192, ""}};
+    static const char *const forms[] = {"", " int16", " int8"};
     bool is_scalar = strcmp(c->isa, "scalar") == 0;
-    for (int kind = 0; kind < NEAP_MATRIX_KINDS; kind++)
-        for (size_t i = 0; has_kind(c, kind) && i < sizeof cases / sizeof *cases; i++) {
-            int64_t n = cases[i].n, k = cases[i].k, m = cases[i].m;
-            if (is_scalar && n * m > 4096) n = 4096 / m / 16 * 16 + 16; /* the ratio stays right: time per value */
-            char label[80];
-            snprintf(label, sizeof label, "%s m %lld n %lld k %lld %s", neap_matrix_kind_name((neap_matrix_kind)kind),
-                     (long long)m, (long long)cases[i].n, (long long)k, cases[i].note);
-            kc_begin(c, "%s", label);
-            problem p = make(c, (neap_matrix_kind)kind, n, k, m, KC_NORMAL, false);
-            p.a.w = &p.w;
-            p.a.y = kc_output(c, m * p.a.ldy, 0);
-            kc_bench(c, label, timed, &p, (double)neap_matrix_panel_bytes(&p.w), (double)n * (double)k * (double)m);
-        }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t n = cases[i].n, k = cases[i].k, m = cases[i].m;
+        if (is_scalar && n * m > 4096) n = 4096 / m / 16 * 16 + 16; /* the ratio stays right: time per value */
+        char label[80];
+        snprintf(label, sizeof label, "%s%s m %lld n %lld k %lld %s", neap_matrix_kind_name(kind), forms[form],
+                 (long long)m, (long long)cases[i].n, (long long)k, cases[i].note);
+        kc_begin(c, "%s", label);
+        problem p = make(c, kind, n, k, m, KC_NORMAL, false);
+        p.a.x_form = form;
+        p.a.w = &p.w;
+        p.a.y = kc_output(c, m * p.a.ldy, 0);
+        kc_bench(c, label, timed, &p, (double)neap_matrix_panel_bytes(&p.w), (double)n * (double)k * (double)m);
+    }
 }
 
-const kc_family_tests neap_kc_gemm = {check, bench};
+static void bench(kc *c) {
+    for (int kind = 0; kind < NEAP_MATRIX_KINDS; kind++)
+        if (has_kind(c, kind)) bench_kind(c, (neap_matrix_kind)kind, NEAP_X_F32);
+}
+
+static void bench_int(kc *c) {
+    for (int kind = 0; kind < NEAP_MATRIX_KINDS; kind++) {
+        if (!c->k.gemm_int[kind]) continue;
+        bench_kind(c, (neap_matrix_kind)kind, NEAP_X_INT16);
+        bench_kind(c, (neap_matrix_kind)kind, NEAP_X_INT8);
+    }
+}
+
+const kc_family_tests neap_kc_gemm = {check, bench}, neap_kc_igemm = {check_int, bench_int};

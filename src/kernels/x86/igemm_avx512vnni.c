@@ -1,0 +1,4 @@
+/* The igemm family compiled for AVX-512 with VNNI: everything is in igemm_vec.h. */
+#include "kernels/x86/igemm_vec.h"
+
+void neap_igemm_avx512vnni_init(neap_kernels *k) { igemm_fill(k); }

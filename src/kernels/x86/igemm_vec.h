@@ -1,0 +1,541 @@
+/* y = x W^T with x in integers, for vectors (neap_x_form in kernels.h). Sums of a unit are exact, so every form below
+ * gives the bits of igemm_scalar.c; what differs is which dot product the processor is good at:
+ *
+ *   quads   w as unsigned bytes (a bias added: 12 for MXFP4, 128 for INT8), x as signed bytes, one or two planes
+ *           (igemm_rows.h). AVX512-VNNI: vpdpbusd, all weights. Else: maddubs, MXFP4 alone, whose codes are small
+ *           enough for four pair sums in 16 bits. What the bias adds is taken off with the sum of the codes.
+ *   pairs   w and x in 16 bits, madd: without VNNI, INT8, and MXFP4 with 16-bit x and many rows
+ *
+ * Few rows: a line is decoded in registers and used for both planes at once. Many rows: up to IGEMM_CHUNK k of a panel
+ * are decoded once into the first cache for all row tiles; the float chains continue through y, which changes no bit.
+ *
+ * Tile: M rows x P panels; float chains and integer sums in registers. */
+#ifndef NEAP_KERNELS_X86_IGEMM_VEC_H
+#define NEAP_KERNELS_X86_IGEMM_VEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "kernels/families.h"
+#include "kernels/x86/igemm_rows.h"
+
+#if defined(V_WIDTH)
+#if defined(__AVX512VNNI__)
+enum { IGEMM_HAS_DOT = 1 };
+#else
+enum { IGEMM_HAS_DOT = 0 };
+#endif
+enum { IGEMM_LINE = 64, IGEMM_CHUNK = 512, IGEMM_TILE_ROWS = 6, IGEMM_TILE_PANELS = 4 };
+
+/* ---- lines ---- */
+
+V_INLINE vec_int igemm_load(const void *line, int h) {
+#if V_WIDTH == 16
+    (void)h;
+    return _mm512_load_si512(line);
+#else
+    return _mm256_load_si256((const __m256i *)line + h);
+#endif
+}
+V_INLINE void igemm_store(void *line, int h, vec_int v) {
+#if V_WIDTH == 16
+    (void)h;
+    _mm512_store_si512(line, v);
+#else
+    _mm256_store_si256((__m256i *)line + h, v);
+#endif
+}
+V_INLINE vec_int igemm_spread(const char *x) { /* 32 bits to all lanes */
+    int32_t v;
+    memcpy(&v, x, sizeof v);
+    return vi_set1(v);
+}
+
+/* Names that differ between the widths in their prefix alone. */
+#if V_WIDTH == 16
+#define IGEMM_OP(name) _mm512_##name
+#define IGEMM_LOGIC(name) _mm512_##name##_si512
+#define IGEMM_TABLE(t) _mm512_broadcast_i32x4(t)
+#else
+#define IGEMM_OP(name) _mm256_##name
+#define IGEMM_LOGIC(name) _mm256_##name##_si256
+#define IGEMM_TABLE(t) _mm256_broadcastsi128_si256(t)
+#endif
+
+/* MXFP4 line: eight k -> two lines of quads; INT8 line: one. */
+V_INLINE int igemm_lines(int kind) { return kind == NEAP_MATRIX_MXFP4 ? 2 : 1; }
+V_INLINE void igemm_quads(int kind, const uint8_t *line, int h, vec_int q[2]) {
+    vec_int v = igemm_load(line, h);
+    if (kind == NEAP_MATRIX_INT8) {
+        q[0] = IGEMM_LOGIC(xor)(v, IGEMM_OP(set1_epi8)((char)0x80));
+        return;
+    }
+    const vec_int nibble = IGEMM_OP(set1_epi8)(15);
+    const vec_int biased = IGEMM_TABLE(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    q[0] = IGEMM_OP(shuffle_epi8)(biased, IGEMM_LOGIC(and)(v, nibble));
+    q[1] = IGEMM_OP(shuffle_epi8)(biased, IGEMM_LOGIC(and)(IGEMM_OP(srli_epi16)(v, 4), nibble));
+}
+/* Each line of quads as two lines of pairs: (k, k+2), (k+1, k+3). */
+V_INLINE void igemm_pairs(int kind, const uint8_t *line, int h, vec_int q[4]) {
+    vec_int v = igemm_load(line, h), bytes[2] = {v, v};
+    if (kind == NEAP_MATRIX_MXFP4) {
+        const vec_int nibble = IGEMM_OP(set1_epi8)(15);
+        const vec_int doubled = IGEMM_TABLE(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+        bytes[0] = IGEMM_OP(shuffle_epi8)(doubled, IGEMM_LOGIC(and)(v, nibble));
+        bytes[1] = IGEMM_OP(shuffle_epi8)(doubled, IGEMM_LOGIC(and)(IGEMM_OP(srli_epi16)(v, 4), nibble));
+    }
+    V_UNROLL for (int i = 0; i < igemm_lines(kind); i++) {
+        q[2 * i] = IGEMM_OP(srai_epi16)(IGEMM_OP(slli_epi16)(bytes[i], 8), 8);
+        q[2 * i + 1] = IGEMM_OP(srai_epi16)(bytes[i], 8);
+    }
+}
+
+/* The stored line where k begins (a multiple of 4, MXFP4: of 32), and k that a stored line holds. */
+V_INLINE const uint8_t *igemm_line_at(int kind, const uint8_t *panel, int64_t k) {
+    return panel + (kind == NEAP_MATRIX_MXFP4 ? k / 128 * 17 + k % 128 / 8 : k / 4) * IGEMM_LINE;
+}
+V_INLINE int igemm_line_k(int kind) { return kind == NEAP_MATRIX_MXFP4 ? 8 : 4; }
+V_INLINE int igemm_bias(int kind) { return kind == NEAP_MATRIX_MXFP4 ? 12 : 128; }
+
+/* s_w of 16 outputs. */
+V_INLINE acc16 igemm_scale(int kind, const neap_matrix *w, int64_t panel, int64_t group) {
+    acc16 s;
+    V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+        if (kind == NEAP_MATRIX_INT8) {
+            s.v[h] = v_load(w->scales + (panel * neap_matrix_groups(w) + group) * NEAP_PANEL + h * V_WIDTH);
+            continue;
+        }
+        const uint8_t *codes = (const uint8_t *)w->panels + panel * w->panel_bytes + (group / 4 * 17 + 16) * IGEMM_LINE +
+                               group % 4 * 16 + h * V_WIDTH;
+#if V_WIDTH == 16
+        __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)codes)), v = vi_to_exponent(e);
+        v = _mm512_mask_mov_epi32(v, _mm512_testn_epi32_mask(e, e), vi_set1(0x00400000));
+        v = _mm512_mask_mov_epi32(v, _mm512_cmpeq_epi32_mask(e, vi_set1(255)), vi_set1(0x7fc00000));
+#else
+        __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)codes));
+        __m256i is_0 = _mm256_cmpeq_epi32(e, _mm256_setzero_si256()), is_nan = _mm256_cmpeq_epi32(e, vi_set1(255));
+        __m256i v = _mm256_or_si256(vi_to_exponent(e), _mm256_and_si256(is_0, vi_set1(0x00400000)));
+        v = _mm256_or_si256(v, _mm256_and_si256(is_nan, vi_set1(0x7fc00000)));
+#endif
+        s.v[h] = v_mul(v_from_bits(v), v_set1(0.5f));
+    }
+    return s;
+}
+
+/* ---- tiles ---- */
+
+typedef struct igemm_tile {
+    const igemm_block *b;
+    int64_t row, panel;     /* first ones; row counted from the block's */
+    int64_t u_begin, u_end; /* units */
+    bool is_continued;      /* chains go on from y */
+    const char *decoded;    /* [panels][IGEMM_CHUNK / 4 lines], k 0 = that of unit u_begin; NULL: as stored */
+    int64_t decoded_bytes;  /* of a panel */
+} igemm_tile;
+
+V_INLINE float *igemm_y(const igemm_tile *t, int64_t i) {
+    return t->b->a->y + (t->b->row + t->row + i) * t->b->a->ldy + t->panel * NEAP_PANEL;
+}
+V_INLINE vec igemm_float(vec_int v) { return IGEMM_OP(cvtepi32_ps)(v); }
+
+/* Sums of quads: lanes of 32 bits directly, or of 16 for up to four lines. */
+V_INLINE vec_int igemm_dot(vec_int sum, vec_int w, vec_int x) {
+#if defined(__AVX512VNNI__)
+    return _mm512_dpbusd_epi32(sum, w, x);
+#else
+    return IGEMM_OP(add_epi16)(sum, IGEMM_OP(maddubs_epi16)(w, x));
+#endif
+}
+V_INLINE vec_int igemm_widen(vec_int sum, vec_int part) {
+#if defined(__AVX512VNNI__)
+    (void)sum;
+    return part;
+#else
+    return vi_add(sum, IGEMM_OP(madd_epi16)(part, IGEMM_OP(set1_epi16)(1)));
+#endif
+}
+
+/* Quads of p stored panels for m rows. */
+V_INLINE void igemm_direct(const int kind, const int planes, const int m, const int p, const igemm_tile *t) {
+    const igemm_block *b = t->b;
+    const neap_matrix *w = b->a->w;
+    const int lines = igemm_lines(kind), line_k = igemm_line_k(kind);
+    acc16 acc[4][4];
+    const char *x[2][4];
+    const int64_t left = w->n - t->panel * NEAP_PANEL;
+    V_UNROLL for (int i = 0; i < m; i++) {
+        V_UNROLL for (int l = 0; l < planes; l++) x[l][i] = igemm_row(b, l, t->row + i);
+        V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+            int64_t at = j * NEAP_PANEL + h * V_WIDTH;
+            acc[i][j].v[h] = t->is_continued ? v_load_n(igemm_y(t, i) + at, left - at) : v_zero();
+        }
+    }
+    for (int64_t u = t->u_begin; u < t->u_end; u++) {
+        const igemm_unit unit = b->units[u];
+        const uint8_t *line[4];
+        vec_int sum[2][4][4][ACC_VECS];
+        V_UNROLL for (int j = 0; j < p; j++) line[j] = igemm_line_at(
+            kind, (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes, b->k + unit.k);
+        V_UNROLL for (int l = 0; l < planes; l++) V_UNROLL for (int i = 0; i < m; i++)
+            V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[l][i][j][h] =
+                vi_set1(0);
+        for (int64_t k0 = 0; k0 < unit.n; k0 += 4 * line_k / lines) { /* 16 k: four lines of quads */
+            vec_int part[2][4][4][ACC_VECS];
+            const int n = 4 / lines;
+            V_UNROLL for (int l = 0; l < planes; l++) V_UNROLL for (int i = 0; i < m; i++)
+                V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) part[l][i][j][h] =
+                    IGEMM_HAS_DOT ? sum[l][i][j][h] : vi_set1(0);
+            V_UNROLL for (int e = 0; e < n; e++) {
+                const int64_t k = unit.k + k0 + e * line_k;
+                if (e > 0 && k0 + e * line_k >= unit.n) break; /* the end of a short unit */
+                V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+                    vec_int q[2];
+                    if (h == 0) _mm_prefetch((const char *)line[j] + 24 * IGEMM_LINE, _MM_HINT_T0);
+                    igemm_quads(kind, line[j], h, q);
+                    V_UNROLL for (int s = 0; s < lines; s++) V_UNROLL for (int i = 0; i < m; i++)
+                        V_UNROLL for (int l = 0; l < planes; l++) part[l][i][j][h] =
+                            igemm_dot(part[l][i][j][h], q[s], igemm_spread(x[l][i] + k + 4 * s));
+                }
+                V_UNROLL for (int j = 0; j < p; j++) line[j] += IGEMM_LINE;
+            }
+            V_UNROLL for (int l = 0; l < planes; l++) V_UNROLL for (int i = 0; i < m; i++)
+                V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[l][i][j][h] =
+                    igemm_widen(sum[l][i][j][h], part[l][i][j][h]);
+        }
+        V_UNROLL for (int j = 0; j < p; j++) {
+            acc16 scale = igemm_scale(kind, w, t->panel + j, unit.group);
+            V_UNROLL for (int i = 0; i < m; i++) {
+                int64_t at = (t->row + i) * b->n_units + u;
+                vec_int bias = vi_set1(b->sum[at] * igemm_bias(kind));
+                V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+                    vec_int v = sum[0][i][j][h];
+                    if (planes == 2) v = vi_add(IGEMM_OP(slli_epi32)(v, 8), sum[1][i][j][h]);
+                    acc[i][j].v[h] = v_fma(igemm_float(vi_sub(v, bias)), v_mul(scale.v[h], v_set1(b->scale[at])),
+                                           acc[i][j].v[h]);
+                }
+            }
+        }
+    }
+    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
+        V_UNROLL for (int h = 0; h < ACC_VECS; h++) v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH,
+                                                              acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
+}
+
+/* Pairs of p stored INT8 panels for m rows. */
+V_INLINE void igemm_direct_pairs(const int m, const int p, const igemm_tile *t) {
+    const int kind = NEAP_MATRIX_INT8;
+    const igemm_block *b = t->b;
+    const neap_matrix *w = b->a->w;
+    acc16 acc[4][4];
+    const int64_t left = w->n - t->panel * NEAP_PANEL;
+    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
+        V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+            int64_t at = j * NEAP_PANEL + h * V_WIDTH;
+            acc[i][j].v[h] = t->is_continued ? v_load_n(igemm_y(t, i) + at, left - at) : v_zero();
+        }
+    for (int64_t u = t->u_begin; u < t->u_end; u++) {
+        const igemm_unit unit = b->units[u];
+        const uint8_t *line[4];
+        const char *x[4];
+        vec_int sum[4][4][ACC_VECS];
+        V_UNROLL for (int j = 0; j < p; j++) line[j] = igemm_line_at(
+            kind, (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes, b->k + unit.k);
+        V_UNROLL for (int i = 0; i < m; i++) {
+            x[i] = igemm_row(b, 0, t->row + i) + 2 * (int64_t)unit.k;
+            V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[i][j][h] = vi_set1(0);
+        }
+        for (int64_t k = 0; k < unit.n; k += 4)
+            V_UNROLL for (int j = 0; j < p; j++, line[j - 1] += IGEMM_LINE) {
+                _mm_prefetch((const char *)line[j] + 24 * IGEMM_LINE, _MM_HINT_T0);
+                V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+                    vec_int q[4];
+                    igemm_pairs(kind, line[j], h, q);
+                    V_UNROLL for (int s = 0; s < 2; s++) V_UNROLL for (int i = 0; i < m; i++) sum[i][j][h] = vi_add(
+                        sum[i][j][h], IGEMM_OP(madd_epi16)(q[s], igemm_spread(x[i] + 2 * k + 4 * s)));
+                }
+            }
+        V_UNROLL for (int j = 0; j < p; j++) {
+            acc16 scale = igemm_scale(kind, w, t->panel + j, unit.group);
+            V_UNROLL for (int i = 0; i < m; i++) {
+                vec x_scale = v_set1(b->scale[(t->row + i) * b->n_units + u]);
+                V_UNROLL for (int h = 0; h < ACC_VECS; h++) acc[i][j].v[h] =
+                    v_fma(igemm_float(sum[i][j][h]), v_mul(scale.v[h], x_scale), acc[i][j].v[h]);
+            }
+        }
+    }
+    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
+        V_UNROLL for (int h = 0; h < ACC_VECS; h++) v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH,
+                                                              acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
+}
+
+/* m rows x p panels from decoded lines: one plane after the other, one sum in registers. Pairs: one plane, two lines for
+ * four k. */
+V_INLINE void igemm_many(const int kind, const bool is_pairs, const int planes, const int m, const int p,
+                         const igemm_tile *t) {
+    const igemm_block *b = t->b;
+    const neap_matrix *w = b->a->w;
+    acc16 acc[IGEMM_TILE_ROWS][2];
+    const int64_t left = w->n - t->panel * NEAP_PANEL, k_begin = b->units[t->u_begin].k;
+    const int quad_bytes = is_pairs ? 8 : 4, quad_lines = is_pairs ? 2 : 1;
+    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
+        V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+            int64_t at = j * NEAP_PANEL + h * V_WIDTH;
+            acc[i][j].v[h] = t->is_continued ? v_load_n(igemm_y(t, i) + at, left - at) : v_zero();
+        }
+    for (int64_t u = t->u_begin; u < t->u_end; u++) {
+        const igemm_unit unit = b->units[u];
+        const int64_t quads = (unit.n + 3) / 4;
+        vec_int sum[IGEMM_TILE_ROWS][2][ACC_VECS];
+        V_UNROLL for (int l = 0; l < planes; l++) {
+            V_UNROLL for (int i = 0; i < m; i++) {
+                vec_int from = vi_set1(is_pairs ? 0 : -b->sum[(t->row + i) * b->n_units + u] * igemm_bias(kind));
+                V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[i][j][h] =
+                    l == planes - 1 ? l ? vi_add(IGEMM_OP(slli_epi32)(sum[i][j][h], 8), from) : from : vi_set1(0);
+            }
+            const char *line = t->decoded + (unit.k - k_begin) / 4 * quad_lines * IGEMM_LINE;
+            const char *x[IGEMM_TILE_ROWS];
+            V_UNROLL for (int i = 0; i < m; i++) x[i] = igemm_row(b, l, t->row + i) + (int64_t)unit.k / 4 * quad_bytes;
+            if (IGEMM_HAS_DOT || is_pairs) {
+                for (int64_t q = 0; q < quads * quad_lines; q++, line += IGEMM_LINE) {
+                    V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+                        vec_int v = igemm_load(line + j * t->decoded_bytes, h);
+                        V_UNROLL for (int i = 0; i < m; i++) {
+                            vec_int xs = igemm_spread(x[i] + q * 4);
+                            sum[i][j][h] = is_pairs ? vi_add(sum[i][j][h], IGEMM_OP(madd_epi16)(v, xs))
+                                                    : igemm_dot(sum[i][j][h], v, xs);
+                        }
+                    }
+                }
+                continue;
+            }
+            for (int64_t q = 0; q < quads; q += 4) {
+                vec_int part[IGEMM_TILE_ROWS][2][ACC_VECS];
+                V_UNROLL for (int e = 0; e < 4; e++, line += IGEMM_LINE) {
+                    if (e > 0 && q + e >= quads) break; /* the end of a short unit */
+                    V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+                        vec_int v = igemm_load(line + j * t->decoded_bytes, h);
+                        V_UNROLL for (int i = 0; i < m; i++) part[i][j][h] =
+                            igemm_dot(e ? part[i][j][h] : vi_set1(0), v, igemm_spread(x[i] + (q + e) * 4));
+                    }
+                }
+                V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
+                    V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[i][j][h] =
+                        igemm_widen(sum[i][j][h], part[i][j][h]);
+            }
+        }
+        V_UNROLL for (int j = 0; j < p; j++) {
+            acc16 scale = igemm_scale(kind, w, t->panel + j, unit.group);
+            V_UNROLL for (int i = 0; i < m; i++) {
+                vec x_scale = v_set1(b->scale[(t->row + i) * b->n_units + u]);
+                V_UNROLL for (int h = 0; h < ACC_VECS; h++) acc[i][j].v[h] =
+                    v_fma(igemm_float(sum[i][j][h]), v_mul(scale.v[h], x_scale), acc[i][j].v[h]);
+            }
+        }
+    }
+    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
+        V_UNROLL for (int h = 0; h < ACC_VECS; h++) v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH,
+                                                              acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
+}
+
+/* ---- which tile ---- */
+
+typedef void (*igemm_run)(const igemm_tile *t);
+typedef struct igemm_size {
+    int64_t rows, panels;
+    igemm_run run[2]; /* one panel, `panels` panels */
+} igemm_size;
+
+/* Rows x panels: of stored lines, and of decoded ones in quads and in pairs. */
+#if V_WIDTH == 16
+enum { IGEMM_DECODED_PANELS = 2 };
+#define IGEMM_DIRECT(X, kind, planes) \
+    X(kind, planes, 1, 4) X(kind, planes, 2, 2) X(kind, planes, 3, 2) X(kind, planes, 4, 2)
+#define IGEMM_MANY(X, kind, pairs, planes) \
+    X(kind, pairs, planes, 1, 2) X(kind, pairs, planes, 2, 2) X(kind, pairs, planes, 4, 2) X(kind, pairs, planes, 6, 2)
+#else
+enum { IGEMM_DECODED_PANELS = 1 };
+#define IGEMM_DIRECT(X, kind, planes) \
+    X(kind, planes, 1, 1) X(kind, planes, 2, 1) X(kind, planes, 3, 1) X(kind, planes, 4, 1)
+#define IGEMM_MANY(X, kind, pairs, planes) \
+    X(kind, pairs, planes, 1, 1) X(kind, pairs, planes, 2, 1) X(kind, pairs, planes, 3, 1)
+#endif
+
+/* Tile functions by name, and their tables. */
+#define IGEMM_DIRECT_BODY(kind, planes, m, p)                                                  \
+    static inline void igemm_direct_##kind##_##planes##_##m##_##p(const igemm_tile *t) {       \
+        igemm_direct(NEAP_MATRIX_##kind, planes, m, p, t);                                     \
+    }                                                                                          \
+    static inline void igemm_direct1_##kind##_##planes##_##m(const igemm_tile *t) {            \
+        igemm_direct(NEAP_MATRIX_##kind, planes, m, 1, t);                                     \
+    }
+#define IGEMM_DIRECT_ENTRY(kind, planes, m, p) \
+    {m, p, {igemm_direct1_##kind##_##planes##_##m, igemm_direct_##kind##_##planes##_##m##_##p}},
+#define IGEMM_MANY_BODY(kind, pairs, planes, m, p)                                             \
+    static inline void igemm_many_##kind##_##pairs##_##planes##_##m(const igemm_tile *t) {     \
+        igemm_many(NEAP_MATRIX_##kind, pairs, planes, m, p, t);                                \
+    }                                                                                          \
+    static inline void igemm_many1_##kind##_##pairs##_##planes##_##m(const igemm_tile *t) {    \
+        igemm_many(NEAP_MATRIX_##kind, pairs, planes, m, 1, t);                                \
+    }
+#define IGEMM_MANY_ENTRY(kind, pairs, planes, m, p) \
+    {m, p, {igemm_many1_##kind##_##pairs##_##planes##_##m, igemm_many_##kind##_##pairs##_##planes##_##m}},
+#define IGEMM_PAIRS_BODY(kind, planes, m, p)                                                              \
+    static inline void igemm_pairs_##m##_##p(const igemm_tile *t) { igemm_direct_pairs(m, p, t); }        \
+    static inline void igemm_pairs1_##m(const igemm_tile *t) { igemm_direct_pairs(m, 1, t); }
+#define IGEMM_PAIRS_ENTRY(kind, planes, m, p) {m, p, {igemm_pairs1_##m, igemm_pairs_##m##_##p}},
+#define IGEMM_COUNT(...) +1
+
+enum { IGEMM_DIRECT_SIZES = 0 IGEMM_DIRECT(IGEMM_COUNT, F32, 1), IGEMM_MANY_SIZES = 0 IGEMM_MANY(IGEMM_COUNT, F32, 0, 1) };
+
+/* How a kind of weights is multiplied: forms of x, tiles, for few and for many rows. */
+typedef struct igemm_way {
+    int kind;
+    bool is_pairs[2];
+    const igemm_size *sizes[2];
+} igemm_way;
+
+V_INLINE const igemm_size *igemm_fitting(const igemm_size *sizes, int n, int64_t rows) {
+    while (n > 1 && sizes[n - 1].rows > rows) n--;
+    return &sizes[n - 1];
+}
+
+/* Row tiles of the block over panels [p, p_end): at most the widest tile's. */
+static inline void igemm_row_tiles(igemm_tile *t, const igemm_size *sizes, int n_sizes, int64_t p, int64_t p_end) {
+    const igemm_size *size;
+    for (t->row = 0; t->row < t->b->n_rows; t->row += size->rows) {
+        size = igemm_fitting(sizes, n_sizes, t->b->n_rows - t->row);
+        const char *decoded = t->decoded;
+        for (t->panel = p; t->panel < p_end;) {
+            bool is_wide = p_end - t->panel >= size->panels;
+            int64_t panels = is_wide ? size->panels : 1;
+            size->run[is_wide](t);
+            t->panel += panels;
+            if (t->decoded) t->decoded += panels * t->decoded_bytes;
+        }
+        t->decoded = decoded;
+    }
+}
+
+/* Lines of units [u_begin, u_end) of a panel in the order that igemm_many reads. */
+V_INLINE void igemm_decode(const int kind, const bool is_pairs, char *to, const igemm_block *b, int64_t panel,
+                           int64_t u_begin, int64_t u_end) {
+    const uint8_t *bytes = (const uint8_t *)b->a->w->panels + panel * b->a->w->panel_bytes;
+    for (int64_t u = u_begin; u < u_end; u++) {
+        const uint8_t *line = igemm_line_at(kind, bytes, b->k + b->units[u].k);
+        for (int64_t k = 0; k < b->units[u].n; k += igemm_line_k(kind), line += IGEMM_LINE) {
+            const int n = igemm_lines(kind) * (is_pairs ? 2 : 1);
+            V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+                vec_int q[4];
+                if (is_pairs)
+                    igemm_pairs(kind, line, h, q);
+                else
+                    igemm_quads(kind, line, h, q);
+                V_UNROLL for (int s = 0; s < n; s++) igemm_store(to + s * IGEMM_LINE, h, q[s]);
+            }
+            to += n * IGEMM_LINE;
+        }
+    }
+}
+
+static inline void igemm_decoded(const igemm_way *way, const igemm_block *b) {
+    _Alignas(64) char lines[IGEMM_DECODED_PANELS * (IGEMM_CHUNK / 4 + 1) * 2 * IGEMM_LINE]; /* MXFP4 ends in pairs */
+    const neap_gemm_args *a = b->a;
+    igemm_tile t = {.b = b, .decoded = lines, .decoded_bytes = sizeof lines / IGEMM_DECODED_PANELS};
+    for (int64_t p = a->panel_begin, p_end; p < a->panel_end; p = p_end) {
+        p_end = p + IGEMM_DECODED_PANELS < a->panel_end ? p + IGEMM_DECODED_PANELS : a->panel_end;
+        for (t.u_begin = 0; t.u_begin < b->n_units; t.u_begin = t.u_end) {
+            const int64_t k = b->units[t.u_begin].k;
+            t.u_end = t.u_begin + 1;
+            while (t.u_end < b->n_units && b->units[t.u_end].k + b->units[t.u_end].n - k <= IGEMM_CHUNK) t.u_end++;
+            t.is_continued = b->k + k > 0;
+            for (int64_t q = p; q < p_end; q++) {
+                char *to = lines + (q - p) * t.decoded_bytes;
+                if (way->kind == NEAP_MATRIX_INT8 && way->is_pairs[1])
+                    igemm_decode(NEAP_MATRIX_INT8, true, to, b, q, t.u_begin, t.u_end);
+                else if (way->kind == NEAP_MATRIX_INT8)
+                    igemm_decode(NEAP_MATRIX_INT8, false, to, b, q, t.u_begin, t.u_end);
+                else if (way->is_pairs[1])
+                    igemm_decode(NEAP_MATRIX_MXFP4, true, to, b, q, t.u_begin, t.u_end);
+                else
+                    igemm_decode(NEAP_MATRIX_MXFP4, false, to, b, q, t.u_begin, t.u_end);
+            }
+            igemm_row_tiles(&t, way->sizes[1], IGEMM_MANY_SIZES, p, p_end);
+        }
+    }
+}
+
+static inline void igemm_blocks(const igemm_way *way, const neap_gemm_args *a) {
+    for (int64_t row = 0; row < a->m; row += IGEMM_ROWS_MAX) {
+        igemm_block b;
+        int64_t rows = a->m - row < IGEMM_ROWS_MAX ? a->m - row : IGEMM_ROWS_MAX;
+        const bool are_many = rows > 4;
+        for (int64_t k = 0; k < a->w->k; k += b.n_k) {
+            igemm_block_begin(&b, a, way->is_pairs[are_many], row, rows, k);
+            igemm_quantize(&b);
+            if (are_many) {
+                igemm_decoded(way, &b);
+                continue;
+            }
+            igemm_tile t = {.b = &b, .u_end = b.n_units, .is_continued = k > 0};
+            for (int64_t p = a->panel_begin; p < a->panel_end; p += IGEMM_TILE_PANELS)
+                igemm_row_tiles(&t, way->sizes[0], IGEMM_DIRECT_SIZES, p,
+                                a->panel_end - p < IGEMM_TILE_PANELS ? a->panel_end : p + IGEMM_TILE_PANELS);
+        }
+    }
+}
+
+IGEMM_DIRECT(IGEMM_DIRECT_BODY, MXFP4, 1)
+IGEMM_DIRECT(IGEMM_DIRECT_BODY, MXFP4, 2)
+IGEMM_MANY(IGEMM_MANY_BODY, MXFP4, 0, 1)
+#if defined(__AVX512VNNI__)
+IGEMM_MANY(IGEMM_MANY_BODY, MXFP4, 0, 2)
+IGEMM_DIRECT(IGEMM_DIRECT_BODY, INT8, 1)
+IGEMM_DIRECT(IGEMM_DIRECT_BODY, INT8, 2)
+IGEMM_MANY(IGEMM_MANY_BODY, INT8, 0, 1)
+IGEMM_MANY(IGEMM_MANY_BODY, INT8, 0, 2)
+#else
+IGEMM_MANY(IGEMM_MANY_BODY, MXFP4, 1, 1)
+IGEMM_DIRECT(IGEMM_PAIRS_BODY, INT8, 1)
+IGEMM_MANY(IGEMM_MANY_BODY, INT8, 1, 1)
+#endif
+
+static inline void igemm_INT8(const neap_gemm_args *a) {
+#if defined(__AVX512VNNI__)
+    static const igemm_size few[2][IGEMM_DIRECT_SIZES] = {{IGEMM_DIRECT(IGEMM_DIRECT_ENTRY, INT8, 2)},
+                                                          {IGEMM_DIRECT(IGEMM_DIRECT_ENTRY, INT8, 1)}},
+                            many[2][IGEMM_MANY_SIZES] = {{IGEMM_MANY(IGEMM_MANY_ENTRY, INT8, 0, 2)},
+                                                         {IGEMM_MANY(IGEMM_MANY_ENTRY, INT8, 0, 1)}};
+    static const igemm_way ways[2] = {{NEAP_MATRIX_INT8, {false, false}, {few[0], many[0]}},
+                                      {NEAP_MATRIX_INT8, {false, false}, {few[1], many[1]}}};
+    igemm_blocks(&ways[a->x_form == NEAP_X_INT8], a);
+#else
+    static const igemm_size few[] = {IGEMM_DIRECT(IGEMM_PAIRS_ENTRY, INT8, 1)},
+                            many[] = {IGEMM_MANY(IGEMM_MANY_ENTRY, INT8, 1, 1)};
+    static const igemm_way way = {NEAP_MATRIX_INT8, {true, true}, {few, many}};
+    igemm_blocks(&way, a);
+#endif
+}
+
+static inline void igemm_MXFP4(const neap_gemm_args *a) {
+    static const igemm_size few[2][IGEMM_DIRECT_SIZES] = {{IGEMM_DIRECT(IGEMM_DIRECT_ENTRY, MXFP4, 2)},
+                                                          {IGEMM_DIRECT(IGEMM_DIRECT_ENTRY, MXFP4, 1)}},
+                            many[2][IGEMM_MANY_SIZES] = {
+#if defined(__AVX512VNNI__)
+                                {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 0, 2)},
+#else
+                                {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 1, 1)},
+#endif
+                                {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 0, 1)}};
+    static const igemm_way ways[2] = {{NEAP_MATRIX_MXFP4, {false, !IGEMM_HAS_DOT}, {few[0], many[0]}},
+                                      {NEAP_MATRIX_MXFP4, {false, false}, {few[1], many[1]}}};
+    igemm_blocks(&ways[a->x_form == NEAP_X_INT8], a);
+}
+
+static inline void igemm_fill(neap_kernels *k) {
+    k->gemm_int[NEAP_MATRIX_INT8] = igemm_INT8;
+    k->gemm_int[NEAP_MATRIX_MXFP4] = igemm_MXFP4;
+}
+#endif
+
+#endif
