@@ -5,7 +5,7 @@
  * avx2         AVX2, FMA, F16C, BMI2; YMM state
  * avx512       F, BW, DQ, VL, CD and everything of avx2; ZMM and mask state
  * avx512vnni   avx512 and VNNI          avx512bf16   avx512 and BF16
- * amx          avx512, tiles and their BF16 and 8-bit products; tile state, which Linux grants on request
+ * amx          avx512vnni, tiles and their BF16 and 8-bit products; tile state, which Linux grants on request
  *
  * Asked once, on first use. On other architectures there is nothing: the scalar kernels serve. */
 #include "kernels/cpu.h"
@@ -54,7 +54,7 @@ static uint32_t ask_flags(void) {
         if (has(c7, 11)) flags |= NEAP_CPU_AVX512VNNI;
         if (has(a71, 5)) flags |= NEAP_CPU_AVX512BF16;
         bool has_tiles = (state & 0x60000) == 0x60000 && has(d7, 22) && has(d7, 24) && has(d7, 25);
-        if (has_tiles && may_use_tiles()) flags |= NEAP_CPU_AMX;
+        if (has_tiles && has(c7, 11) && may_use_tiles()) flags |= NEAP_CPU_AMX;
     }
     return flags;
 }

@@ -23,8 +23,8 @@ typedef struct igemm_unit {
 typedef struct igemm_block {
     const neap_gemm_args *a;
     bool is_pairs;
-    int64_t row, n_rows;
-    int64_t k, n_k; /* first k; how many */
+    int64_t row, n_rows, plane_rows; /* of x; of a plane, those behind n_rows are not written */
+    int64_t k, n_k;                  /* first k; how many */
     int64_t n_units;
     int64_t ld;        /* bytes from row to row of a plane */
     igemm_unit *units; /* [n_units] */
@@ -35,13 +35,16 @@ typedef struct igemm_block {
 
 V_INLINE int igemm_planes(const igemm_block *b) { return !b->is_pairs && b->a->x_form == NEAP_X_INT16 ? 2 : 1; }
 V_INLINE const char *igemm_row(const igemm_block *b, int plane, int64_t row) {
-    return b->codes + ((int64_t)plane * b->n_rows + row) * b->ld;
+    return b->codes + ((int64_t)plane * b->plane_rows + row) * b->ld;
 }
 
-/* Lays out the block of `rows` rows from `row` and as many units from k as fit: at least one. */
-static inline void igemm_block_begin(igemm_block *b, const neap_gemm_args *a, bool is_pairs, int64_t row, int64_t rows,
-                                     int64_t k) {
-    *b = (igemm_block){.a = a, .is_pairs = is_pairs, .row = row, .n_rows = rows, .k = k};
+/* Lays out the block of IGEMM_ROWS_MAX rows at most from `row` and as many units from k as fit: at least one. Planes
+ * have a multiple of row_step rows. */
+static inline void igemm_block_begin(igemm_block *b, const neap_gemm_args *a, bool is_pairs, int64_t row,
+                                     int64_t row_step, int64_t k) {
+    const int64_t n_rows = a->m - row < IGEMM_ROWS_MAX ? a->m - row : IGEMM_ROWS_MAX;
+    const int64_t rows = (n_rows + row_step - 1) / row_step * row_step;
+    *b = (igemm_block){.a = a, .is_pairs = is_pairs, .row = row, .n_rows = n_rows, .plane_rows = rows, .k = k};
     const int64_t group = a->w->kind == NEAP_MATRIX_MXFP4 ? 32 : a->w->group;
     const int64_t width = is_pairs || a->x_form == NEAP_X_INT16 ? 2 : 1;
     int64_t room = NEAP_GEMM_SCRATCH - rows * width * (IGEMM_PAD + 64) - 256;
@@ -84,8 +87,9 @@ V_INLINE void igemm_store_bytes(char *to, vec_int v) {
 #if V_WIDTH == 16
     _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(v));
 #else
-    __m256i lanes = _mm256_shuffle_epi8(v, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
-                                                            0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+    __m256i lanes =
+        _mm256_shuffle_epi8(v, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8,
+                                                12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
     __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
     _mm_storel_epi64((__m128i *)(void *)to, both);
 #endif
@@ -111,7 +115,7 @@ static inline void igemm_quantize(const igemm_block *b) {
     for (int64_t i = 0; i < b->n_rows; i++) {
         int64_t row = b->row + i;
         const float *x = a->x + (a->rows ? a->rows[row] : row) * a->ldx + b->k;
-        char *hi = b->codes + i * b->ld, *lo = b->codes + (b->n_rows + i) * b->ld;
+        char *hi = b->codes + i * b->ld, *lo = b->codes + (b->plane_rows + i) * b->ld;
         for (int64_t u = 0; u < b->n_units; u++) {
             const int64_t begin = b->units[u].k, n = b->units[u].n;
             vec_int largest = vi_set1(0), total = vi_set1(0);

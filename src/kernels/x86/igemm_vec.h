@@ -106,8 +106,8 @@ V_INLINE acc16 igemm_scale(int kind, const neap_matrix *w, int64_t panel, int64_
             s.v[h] = v_load(w->scales + (panel * neap_matrix_groups(w) + group) * NEAP_PANEL + h * V_WIDTH);
             continue;
         }
-        const uint8_t *codes = (const uint8_t *)w->panels + panel * w->panel_bytes + (group / 4 * 17 + 16) * IGEMM_LINE +
-                               group % 4 * 16 + h * V_WIDTH;
+        const uint8_t *codes = (const uint8_t *)w->panels + panel * w->panel_bytes +
+                               (group / 4 * 17 + 16) * IGEMM_LINE + group % 4 * 16 + h * V_WIDTH;
 #if V_WIDTH == 16
         __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)codes)), v = vi_to_exponent(e);
         v = _mm512_mask_mov_epi32(v, _mm512_testn_epi32_mask(e, e), vi_set1(0x00400000));
@@ -175,8 +175,8 @@ V_INLINE void igemm_direct(const int kind, const int planes, const int m, const 
         const igemm_unit unit = b->units[u];
         const uint8_t *line[4];
         vec_int sum[2][4][4][ACC_VECS];
-        V_UNROLL for (int j = 0; j < p; j++) line[j] = igemm_line_at(
-            kind, (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes, b->k + unit.k);
+        V_UNROLL for (int j = 0; j < p; j++) line[j] =
+            igemm_line_at(kind, (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes, b->k + unit.k);
         V_UNROLL for (int l = 0; l < planes; l++) V_UNROLL for (int i = 0; i < m; i++)
             V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[l][i][j][h] =
                 vi_set1(0);
@@ -211,15 +211,15 @@ V_INLINE void igemm_direct(const int kind, const int planes, const int m, const 
                 V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
                     vec_int v = sum[0][i][j][h];
                     if (planes == 2) v = vi_add(IGEMM_OP(slli_epi32)(v, 8), sum[1][i][j][h]);
-                    acc[i][j].v[h] = v_fma(igemm_float(vi_sub(v, bias)), v_mul(scale.v[h], v_set1(b->scale[at])),
-                                           acc[i][j].v[h]);
+                    acc[i][j].v[h] =
+                        v_fma(igemm_float(vi_sub(v, bias)), v_mul(scale.v[h], v_set1(b->scale[at])), acc[i][j].v[h]);
                 }
             }
         }
     }
-    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
-        V_UNROLL for (int h = 0; h < ACC_VECS; h++) v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH,
-                                                              acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
+    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS;
+                                                                                            h++)
+        v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH, acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
 }
 
 /* Pairs of p stored INT8 panels for m rows. */
@@ -231,28 +231,27 @@ V_INLINE void igemm_direct_pairs(const int m, const int p, const igemm_tile *t) 
     const int64_t left = w->n - t->panel * NEAP_PANEL;
     V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
         V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-            int64_t at = j * NEAP_PANEL + h * V_WIDTH;
-            acc[i][j].v[h] = t->is_continued ? v_load_n(igemm_y(t, i) + at, left - at) : v_zero();
-        }
+        int64_t at = j * NEAP_PANEL + h * V_WIDTH;
+        acc[i][j].v[h] = t->is_continued ? v_load_n(igemm_y(t, i) + at, left - at) : v_zero();
+    }
     for (int64_t u = t->u_begin; u < t->u_end; u++) {
         const igemm_unit unit = b->units[u];
         const uint8_t *line[4];
         const char *x[4];
         vec_int sum[4][4][ACC_VECS];
-        V_UNROLL for (int j = 0; j < p; j++) line[j] = igemm_line_at(
-            kind, (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes, b->k + unit.k);
+        V_UNROLL for (int j = 0; j < p; j++) line[j] =
+            igemm_line_at(kind, (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes, b->k + unit.k);
         V_UNROLL for (int i = 0; i < m; i++) {
             x[i] = igemm_row(b, 0, t->row + i) + 2 * (int64_t)unit.k;
             V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[i][j][h] = vi_set1(0);
         }
-        for (int64_t k = 0; k < unit.n; k += 4)
-            V_UNROLL for (int j = 0; j < p; j++, line[j - 1] += IGEMM_LINE) {
+        for (int64_t k = 0; k < unit.n; k += 4) V_UNROLL for (int j = 0; j < p; j++, line[j - 1] += IGEMM_LINE) {
                 _mm_prefetch((const char *)line[j] + 24 * IGEMM_LINE, _MM_HINT_T0);
                 V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
                     vec_int q[4];
                     igemm_pairs(kind, line[j], h, q);
-                    V_UNROLL for (int s = 0; s < 2; s++) V_UNROLL for (int i = 0; i < m; i++) sum[i][j][h] = vi_add(
-                        sum[i][j][h], IGEMM_OP(madd_epi16)(q[s], igemm_spread(x[i] + 2 * k + 4 * s)));
+                    V_UNROLL for (int s = 0; s < 2; s++) V_UNROLL for (int i = 0; i < m; i++) sum[i][j][h] =
+                        vi_add(sum[i][j][h], IGEMM_OP(madd_epi16)(q[s], igemm_spread(x[i] + 2 * k + 4 * s)));
                 }
             }
         V_UNROLL for (int j = 0; j < p; j++) {
@@ -264,9 +263,9 @@ V_INLINE void igemm_direct_pairs(const int m, const int p, const igemm_tile *t) 
             }
         }
     }
-    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
-        V_UNROLL for (int h = 0; h < ACC_VECS; h++) v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH,
-                                                              acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
+    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS;
+                                                                                            h++)
+        v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH, acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
 }
 
 /* m rows x p panels from decoded lines: one plane after the other, one sum in registers. Pairs: one plane, two lines for
@@ -280,9 +279,9 @@ V_INLINE void igemm_many(const int kind, const bool is_pairs, const int planes, 
     const int quad_bytes = is_pairs ? 8 : 4, quad_lines = is_pairs ? 2 : 1;
     V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
         V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-            int64_t at = j * NEAP_PANEL + h * V_WIDTH;
-            acc[i][j].v[h] = t->is_continued ? v_load_n(igemm_y(t, i) + at, left - at) : v_zero();
-        }
+        int64_t at = j * NEAP_PANEL + h * V_WIDTH;
+        acc[i][j].v[h] = t->is_continued ? v_load_n(igemm_y(t, i) + at, left - at) : v_zero();
+    }
     for (int64_t u = t->u_begin; u < t->u_end; u++) {
         const igemm_unit unit = b->units[u];
         const int64_t quads = (unit.n + 3) / 4;
@@ -320,8 +319,7 @@ V_INLINE void igemm_many(const int kind, const bool is_pairs, const int planes, 
                     }
                 }
                 V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
-                    V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[i][j][h] =
-                        igemm_widen(sum[i][j][h], part[i][j][h]);
+                    V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[i][j][h] = igemm_widen(sum[i][j][h], part[i][j][h]);
             }
         }
         V_UNROLL for (int j = 0; j < p; j++) {
@@ -333,9 +331,9 @@ V_INLINE void igemm_many(const int kind, const bool is_pairs, const int planes, 
             }
         }
     }
-    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
-        V_UNROLL for (int h = 0; h < ACC_VECS; h++) v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH,
-                                                              acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
+    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS;
+                                                                                            h++)
+        v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH, acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
 }
 
 /* ---- which tile ---- */
@@ -362,31 +360,34 @@ enum { IGEMM_DECODED_PANELS = 1 };
 #endif
 
 /* Tile functions by name, and their tables. */
-#define IGEMM_DIRECT_BODY(kind, planes, m, p)                                                  \
-    static inline void igemm_direct_##kind##_##planes##_##m##_##p(const igemm_tile *t) {       \
-        igemm_direct(NEAP_MATRIX_##kind, planes, m, p, t);                                     \
-    }                                                                                          \
-    static inline void igemm_direct1_##kind##_##planes##_##m(const igemm_tile *t) {            \
-        igemm_direct(NEAP_MATRIX_##kind, planes, m, 1, t);                                     \
+#define IGEMM_DIRECT_BODY(kind, planes, m, p)                                            \
+    static inline void igemm_direct_##kind##_##planes##_##m##_##p(const igemm_tile *t) { \
+        igemm_direct(NEAP_MATRIX_##kind, planes, m, p, t);                               \
+    }                                                                                    \
+    static inline void igemm_direct1_##kind##_##planes##_##m(const igemm_tile *t) {      \
+        igemm_direct(NEAP_MATRIX_##kind, planes, m, 1, t);                               \
     }
 #define IGEMM_DIRECT_ENTRY(kind, planes, m, p) \
     {m, p, {igemm_direct1_##kind##_##planes##_##m, igemm_direct_##kind##_##planes##_##m##_##p}},
-#define IGEMM_MANY_BODY(kind, pairs, planes, m, p)                                             \
-    static inline void igemm_many_##kind##_##pairs##_##planes##_##m(const igemm_tile *t) {     \
-        igemm_many(NEAP_MATRIX_##kind, pairs, planes, m, p, t);                                \
-    }                                                                                          \
-    static inline void igemm_many1_##kind##_##pairs##_##planes##_##m(const igemm_tile *t) {    \
-        igemm_many(NEAP_MATRIX_##kind, pairs, planes, m, 1, t);                                \
+#define IGEMM_MANY_BODY(kind, pairs, planes, m, p)                                          \
+    static inline void igemm_many_##kind##_##pairs##_##planes##_##m(const igemm_tile *t) {  \
+        igemm_many(NEAP_MATRIX_##kind, pairs, planes, m, p, t);                             \
+    }                                                                                       \
+    static inline void igemm_many1_##kind##_##pairs##_##planes##_##m(const igemm_tile *t) { \
+        igemm_many(NEAP_MATRIX_##kind, pairs, planes, m, 1, t);                             \
     }
 #define IGEMM_MANY_ENTRY(kind, pairs, planes, m, p) \
     {m, p, {igemm_many1_##kind##_##pairs##_##planes##_##m, igemm_many_##kind##_##pairs##_##planes##_##m}},
-#define IGEMM_PAIRS_BODY(kind, planes, m, p)                                                              \
-    static inline void igemm_pairs_##m##_##p(const igemm_tile *t) { igemm_direct_pairs(m, p, t); }        \
+#define IGEMM_PAIRS_BODY(kind, planes, m, p)                                                       \
+    static inline void igemm_pairs_##m##_##p(const igemm_tile *t) { igemm_direct_pairs(m, p, t); } \
     static inline void igemm_pairs1_##m(const igemm_tile *t) { igemm_direct_pairs(m, 1, t); }
 #define IGEMM_PAIRS_ENTRY(kind, planes, m, p) {m, p, {igemm_pairs1_##m, igemm_pairs_##m##_##p}},
 #define IGEMM_COUNT(...) +1
 
-enum { IGEMM_DIRECT_SIZES = 0 IGEMM_DIRECT(IGEMM_COUNT, F32, 1), IGEMM_MANY_SIZES = 0 IGEMM_MANY(IGEMM_COUNT, F32, 0, 1) };
+enum {
+    IGEMM_DIRECT_SIZES = 0 IGEMM_DIRECT(IGEMM_COUNT, F32, 1),
+    IGEMM_MANY_SIZES = 0 IGEMM_MANY(IGEMM_COUNT, F32, 0, 1)
+};
 
 /* How a kind of weights is multiplied: forms of x, tiles, for few and for many rows. */
 typedef struct igemm_way {
@@ -468,10 +469,9 @@ static inline void igemm_decoded(const igemm_way *way, const igemm_block *b) {
 static inline void igemm_blocks(const igemm_way *way, const neap_gemm_args *a) {
     for (int64_t row = 0; row < a->m; row += IGEMM_ROWS_MAX) {
         igemm_block b;
-        int64_t rows = a->m - row < IGEMM_ROWS_MAX ? a->m - row : IGEMM_ROWS_MAX;
-        const bool are_many = rows > 4;
+        const bool are_many = a->m - row > 4;
         for (int64_t k = 0; k < a->w->k; k += b.n_k) {
-            igemm_block_begin(&b, a, way->is_pairs[are_many], row, rows, k);
+            igemm_block_begin(&b, a, way->is_pairs[are_many], row, 1, k);
             igemm_quantize(&b);
             if (are_many) {
                 igemm_decoded(way, &b);
@@ -526,7 +526,8 @@ static inline void igemm_MXFP4(const neap_gemm_args *a) {
 #else
                                 {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 1, 1)},
 #endif
-                                {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 0, 1)}};
+                                {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 0, 1)}
+                            };
     static const igemm_way ways[2] = {{NEAP_MATRIX_MXFP4, {false, !IGEMM_HAS_DOT}, {few[0], many[0]}},
                                       {NEAP_MATRIX_MXFP4, {false, false}, {few[1], many[1]}}};
     igemm_blocks(&ways[a->x_form == NEAP_X_INT8], a);
