@@ -190,8 +190,11 @@ static double mib(uint64_t bytes) { return (double)bytes / 1048576.0; }
 static uint64_t grown(const run *r) { return r->peak_bytes > r->before_bytes ? r->peak_bytes - r->before_bytes : 0; }
 
 static void print_table(const run *r, const neap_model_info *info, const neap_engine_options *e) {
-    neap_cli_outf("%s: %s, %d layers, weights %s, caches %s, index %s, %d thread%s, %s\n", r->s.options->model,
-                  info->family, info->n_layers, info->weight_formats, neap_cli_cache_name(e->cache_type),
+    char acts[96];
+    neap_cli_acts(acts, sizeof acts, e, info);
+    neap_cli_outf("%s: %s, %d layers, weights %s, activations %s, caches %s, index %s, %d thread%s, %s\n",
+                  r->s.options->model, info->family, info->n_layers, info->weight_formats, acts,
+                  neap_cli_cache_name(e->cache_type),
                   info->n_index_layers > 0 ? neap_cli_index_name(e->index_type) : "none", r->stats.n_threads,
                   r->stats.n_threads == 1 ? "" : "s", info->kernels);
     char tail[32];
@@ -222,6 +225,8 @@ static void print_json(const run *r, const neap_model_info *info, const neap_eng
     neap_cli_json_int(&out, "batch_size", r->s.options->batch_size);
     neap_cli_json_cstring(&out, "cache_type", neap_cli_cache_name(e->cache_type));
     neap_cli_json_cstring(&out, "index_type", info->n_index_layers > 0 ? neap_cli_index_name(e->index_type) : NULL);
+    neap_cli_json_cstring(&out, "act_type", info->has_int_others ? neap_cli_act_name(e->act_type) : NULL);
+    neap_cli_json_cstring(&out, "moe_act_type", info->has_int_experts ? neap_cli_act_name(e->moe_act_type) : NULL);
     neap_cli_json_int(&out, "n_prompt", r->n_prompt);
     neap_cli_json_int(&out, "repetitions", r->repetitions);
     neap_cli_json_open(&out, "depths", '[');
@@ -267,7 +272,7 @@ static int start(run *r, const neap_model_info *info, neap_engine_options *e) {
     e->n_threads = (int32_t)r->s.options->threads;
     e->context_max = (int32_t)(most + r->n_new + 1);
     e->batch_tokens_max = (int32_t)r->s.options->batch_size;
-    neap_cli_cache_types(r->s.options, e);
+    neap_cli_number_types(r->s.options, e);
     r->announced.struct_size = sizeof r->announced;
     int code = neap_cli_failed(neap_engine_memory(r->s.model, e, &r->announced), NEAP_CLI_RUNNING);
     if (code != NEAP_EXIT_OK) return code;

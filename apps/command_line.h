@@ -24,6 +24,7 @@ typedef struct neap_cli_options {
     double latent_norm_eps;
     int64_t threads, ctx_size, batch_size, parallel;
     const char *cache_type, *index_type; /* NULL = the command's default */
+    const char *act, *moe_act;           /* NULL = the command's default; what act says */
     uint64_t memory_max;
     /* prompt and answer */
     const char *prompt, *file, *system_prompt, *tools, *tool_choice, *effort;

@@ -22,10 +22,14 @@ int neap_cli_session_needs_tokenizer(const neap_cli_session *s);
 /* Starts the engine (again, when one runs already). context 0: the engine's default. */
 int neap_cli_session_start(neap_cli_session *s, int32_t context, int enable_taps);
 void neap_cli_session_close(neap_cli_session *s);
-/* --cache-type and --index-type to the engine's options; logits and verify have other defaults than the engine. */
-void neap_cli_cache_types(const neap_cli_options *o, neap_engine_options *e);
+/* --cache-type, --index-type, --act, --moe-act to the engine's options; logits and verify have other defaults than the
+ * engine. */
+void neap_cli_number_types(const neap_cli_options *o, neap_engine_options *e);
 const char *neap_cli_cache_name(int32_t cache_type); /* "bf16" */
 const char *neap_cli_index_name(int32_t index_type);
+const char *neap_cli_act_name(int32_t act_type);
+/* What is in use, e.g. "int16, int8 for routed experts". */
+void neap_cli_acts(char *text, size_t capacity, const neap_engine_options *e, const neap_model_info *info);
 /* The engine with --parallel sequences of `context` tokens each. */
 int neap_cli_session_start_many(neap_cli_session *s, int32_t context, int32_t n_seqs);
 /* The context for a prompt of n_prompt tokens: -c, or what prompt and answer need within the model's limit. */

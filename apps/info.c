@@ -33,8 +33,8 @@ static int cpu_text(const char *cpu, neap_cli_text *out) {
     return NEAP_EXIT_OK;
 }
 
-static void model_rows(neap_cli_text *out, const neap_cli_options *o, const neap_model_info *i,
-                       const neap_tokenizer *t) {
+static void model_rows(neap_cli_text *out, const neap_cli_options *o, const neap_model_info *i, const neap_tokenizer *t,
+                       const neap_engine_options *e) {
     char a[64], b[64];
     row(out, "model", "%s", o->model);
     row(out, "family", "%s (model_type %s)", i->family, i->model_type);
@@ -56,6 +56,9 @@ static void model_rows(neap_cli_text *out, const neap_cli_options *o, const neap
     row(out, "parameters", "%s, %s for each token", neap_cli_count(i->parameters, a, sizeof a),
         neap_cli_count(i->parameters_active, b, sizeof b));
     row(out, "weights", "%s, %s in files", i->weight_formats, neap_cli_bytes(i->file_bytes, a, sizeof a));
+    char acts[96];
+    neap_cli_acts(acts, sizeof acts, e, i);
+    row(out, "activations", "%s", acts);
     const char *format = t == NULL ? "no tokenizer" : neap_chat_format(t);
     row(out, "chat format", "%s",
         strcmp(format, "xtml") == 0      ? "xtml (Kimi K3)"
@@ -133,6 +136,8 @@ static void json(neap_cli_text *out, const neap_cli_options *o, const neap_model
     neap_cli_json_uint(out, "parameters_active", i->parameters_active);
     neap_cli_json_cstring(out, "weight_formats", i->weight_formats);
     neap_cli_json_uint(out, "file_bytes", i->file_bytes);
+    neap_cli_json_cstring(out, "act_type", i->has_int_others ? neap_cli_act_name(e->act_type) : NULL);
+    neap_cli_json_cstring(out, "moe_act_type", i->has_int_experts ? neap_cli_act_name(e->moe_act_type) : NULL);
     neap_cli_json_cstring(out, "chat_format", t == NULL ? NULL : neap_chat_format(t));
     neap_cli_json_open(out, "memory", '{');
     neap_cli_json_int(out, "conversations", e->seqs_max);
@@ -192,7 +197,7 @@ static int describe(const neap_cli_options *o, const neap_model *m) {
     e.memory_max = o->memory_max;
     e.context_max = (int32_t)o->ctx_size;
     if (e.context_max == 0) e.context_max = info.context_max > 0 && info.context_max < 8192 ? info.context_max : 8192;
-    neap_cli_cache_types(o, &e);
+    neap_cli_number_types(o, &e);
     plain = e;
     plain.cache_type = NEAP_CACHE_BF16;
     plain.index_type = NEAP_INDEX_BF16;
@@ -204,7 +209,7 @@ static int describe(const neap_cli_options *o, const neap_model *m) {
         if (o->json) {
             json(&out, o, &info, t, &e, &memory, &bf16, cpu.data);
         } else {
-            model_rows(&out, o, &info, t);
+            model_rows(&out, o, &info, t, &e);
             memory_rows(&out, &e, &info, &memory, &bf16);
             neap_cli_text_puts(&out, "\n");
             row(&out, "cpu", "%s", cpu.data);

@@ -176,12 +176,14 @@ static void print_json(const run *r) {
     neap_engine_options e;
     neap_cli_text out = {0};
     neap_engine_options_init(&e);
-    neap_cli_cache_types(o, &e);
+    neap_cli_number_types(o, &e);
     neap_cli_json_open(&out, NULL, '{');
     neap_cli_json_cstring(&out, "model", o->model);
     neap_cli_json_cstring(&out, "file", o->file != NULL ? o->file : o->tokens);
     neap_cli_json_cstring(&out, "cache_type", neap_cli_cache_name(e.cache_type));
     neap_cli_json_cstring(&out, "index_type", neap_cli_index_name(e.index_type));
+    neap_cli_json_cstring(&out, "act_type", neap_cli_act_name(e.act_type));
+    neap_cli_json_cstring(&out, "moe_act_type", neap_cli_act_name(e.moe_act_type));
     neap_cli_json_int(&out, "tokens", r->plan.n_tokens);
     neap_cli_json_int(&out, "window", r->plan.window);
     neap_cli_json_int(&out, "stride", r->plan.stride);

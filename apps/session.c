@@ -39,7 +39,7 @@ int neap_cli_session_needs_tokenizer(const neap_cli_session *s) {
     return NEAP_EXIT_FILE;
 }
 
-/* ---- cache types ---- */
+/* ---- number formats: caches and activations ---- */
 
 static const struct {
     const char *name;
@@ -50,15 +50,26 @@ static const struct {
     neap_index_type type;
 } index_types[] = {{"f32", NEAP_INDEX_F32}, {"bf16", NEAP_INDEX_BF16}, {"mxfp8", NEAP_INDEX_MXFP8}};
 
-void neap_cli_cache_types(const neap_cli_options *o, neap_engine_options *e) {
+static const struct {
+    const char *name;
+    neap_act_type type;
+} act_types[] = {{"f32", NEAP_ACT_F32}, {"int16", NEAP_ACT_INT16}, {"int8", NEAP_ACT_INT8}};
+
+void neap_cli_number_types(const neap_cli_options *o, neap_engine_options *e) {
     int is_exact = o->command == NEAP_CLI_LOGITS || o->command == NEAP_CLI_VERIFY;
     e->cache_type = is_exact ? NEAP_CACHE_F32 : NEAP_CACHE_BF16;
     e->index_type = is_exact ? NEAP_INDEX_F32 : NEAP_INDEX_BF16;
+    e->act_type = is_exact ? NEAP_ACT_F32 : NEAP_ACT_INT16;
     for (size_t i = 0; i < 3; i++) {
         if (o->cache_type != NULL && strcmp(o->cache_type, cache_types[i].name) == 0)
             e->cache_type = (int32_t)cache_types[i].type;
         if (o->index_type != NULL && strcmp(o->index_type, index_types[i].name) == 0)
             e->index_type = (int32_t)index_types[i].type;
+        if (o->act != NULL && strcmp(o->act, act_types[i].name) == 0) e->act_type = (int32_t)act_types[i].type;
+    }
+    e->moe_act_type = e->act_type;
+    for (size_t i = 0; o->moe_act != NULL && i < 3; i++) {
+        if (strcmp(o->moe_act, act_types[i].name) == 0) e->moe_act_type = (int32_t)act_types[i].type;
     }
 }
 
@@ -76,13 +87,35 @@ const char *neap_cli_index_name(int32_t index_type) {
     return "bf16";
 }
 
-/* One line of the load log: what is kept of every token, and how. */
+const char *neap_cli_act_name(int32_t act_type) {
+    for (size_t i = 0; i < 3; i++) {
+        if ((int32_t)act_types[i].type == act_type) return act_types[i].name;
+    }
+    return "int16";
+}
+
+void neap_cli_acts(char *text, size_t capacity, const neap_engine_options *e, const neap_model_info *info) {
+    const char *act = neap_cli_act_name(e->act_type), *moe = neap_cli_act_name(e->moe_act_type);
+    if (!info->has_int_others && !info->has_int_experts)
+        snprintf(text, capacity, "f32 (no weights are INT8 or MXFP4)");
+    else if (!info->has_int_others)
+        snprintf(text, capacity, "%s for routed experts, f32 for the rest (not INT8 or MXFP4)", moe);
+    else if (info->has_int_experts && e->act_type != e->moe_act_type)
+        snprintf(text, capacity, "%s, %s for routed experts", act, moe);
+    else
+        snprintf(text, capacity, "%s", act);
+}
+
+/* Lines of the load log: what products multiply with, what is kept of every token, and how. */
 static void say_types(const neap_cli_session *s, const neap_engine_options *e) {
     neap_model_info info = {.struct_size = sizeof info};
     neap_memory memory = {.struct_size = sizeof memory};
     if (!neap_cli_is_verbose() || neap_model_describe(s->model, &info) != NEAP_OK ||
         neap_engine_memory(s->model, e, &memory) != NEAP_OK)
         return;
+    char acts[96];
+    neap_cli_acts(acts, sizeof acts, e, &info);
+    neap_cli_note("activations: %s", acts);
     if (info.n_mla_layers == 0) {
         neap_cli_note("caches: none (the model has no MLA layers)");
         return;
@@ -106,7 +139,7 @@ static int start(neap_cli_session *s, int32_t context, int32_t n_seqs, int enabl
     options.memory_max = o->memory_max;
     options.enable_taps = enable_taps;
     options.log = neap_cli_log;
-    neap_cli_cache_types(o, &options);
+    neap_cli_number_types(o, &options);
     if (s->engine == NULL) say_types(s, &options);
     neap_engine_destroy(s->engine);
     s->engine = NULL;

@@ -322,7 +322,7 @@ static void print_json(const run *r) {
 /* Which rules hold: exact when nothing that this model caches is rounded. */
 static int choose_class(run *r, const neap_model_info *info) {
     neap_cli_text text = {0};
-    neap_cli_cache_types(r->s.options, &r->types);
+    neap_cli_number_types(r->s.options, &r->types);
     int has_latents = info->n_mla_layers > 0, has_index = info->n_index_layers > 0;
     if (!has_latents) r->types.cache_type = NEAP_CACHE_F32;
     if (!has_index) r->types.index_type = NEAP_INDEX_F32;

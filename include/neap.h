@@ -191,6 +191,8 @@ typedef struct neap_model_info {
     uint64_t cache_bytes_per_token; /* latent and index caches of one token, both in BF16 */
     const char *weight_formats;     /* e.g. "BF16 + MXFP4 experts"; borrowed */
     const char *kernels;            /* e.g. "avx2"; the best level that will be used */
+    int32_t has_int_experts; /* 1: routed experts with INT8 or MXFP4 weights, so that moe_act_type concerns them */
+    int32_t has_int_others;  /* 1: other matrices with INT8 or MXFP4 weights, so that act_type concerns them */
 } neap_model_info;
 /* info->struct_size must be set by the caller. Strings are borrowed from the model. */
 NEAP_API neap_status neap_model_describe(const neap_model *m, neap_model_info *info);
@@ -216,6 +218,15 @@ typedef enum neap_index_type {
     NEAP_INDEX_MXFP8 = 3 /* E4M3, one E8M0 scale per 32; queries are rounded the same way */
 } neap_index_type;
 
+/* What products with INT8 and MXFP4 weights multiply with; products with other weights take float32 activations whatever is
+ * said here, and so do the router and the indexer. docs/accuracy.md has the measured loss. */
+typedef enum neap_act_type {
+    NEAP_ACT_DEFAULT = 0, /* INT16; of moe_act_type: what act_type says */
+    NEAP_ACT_F32 = 1,     /* the model's definition */
+    NEAP_ACT_INT16 = 2,   /* 16-bit integers, a scale for up to 128 inputs: some 200 times finer than BF16 */
+    NEAP_ACT_INT8 = 3     /* 8-bit integers: the fastest */
+} neap_act_type;
+
 typedef struct neap_engine_options {
     size_t struct_size;
     int32_t n_threads;         /* 0 = default */
@@ -227,8 +238,10 @@ typedef struct neap_engine_options {
     int32_t enable_taps;       /* 1: requests may ask for inner tensors (costs a little) */
     neap_log_fn log;
     void *log_user;
-    int32_t cache_type; /* neap_cache_type, of the MLA latents */
-    int32_t index_type; /* neap_index_type, of the index keys */
+    int32_t cache_type;   /* neap_cache_type, of the MLA latents */
+    int32_t index_type;   /* neap_index_type, of the index keys */
+    int32_t act_type;     /* neap_act_type, of all products but those of the routed experts */
+    int32_t moe_act_type; /* neap_act_type, of the routed experts */
 } neap_engine_options;
 
 typedef struct neap_memory {

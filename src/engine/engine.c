@@ -33,6 +33,8 @@ static neap_status resolve_options(neap_engine_options *o, const neap_model *m, 
     }
     if (o->cache_type == NEAP_CACHE_DEFAULT) o->cache_type = NEAP_CACHE_BF16;
     if (o->index_type == NEAP_INDEX_DEFAULT) o->index_type = NEAP_INDEX_BF16;
+    if (o->act_type == NEAP_ACT_DEFAULT) o->act_type = NEAP_ACT_INT16;
+    if (o->moe_act_type == NEAP_ACT_DEFAULT) o->moe_act_type = o->act_type;
     if (o->cache_tokens_max == 0) o->cache_tokens_max = (uint64_t)o->seqs_max * (uint64_t)o->context_max;
     return NEAP_OK;
 }
@@ -40,6 +42,7 @@ static neap_status resolve_options(neap_engine_options *o, const neap_model *m, 
 static neap_forward_options forward_options(const neap_engine_options *o) {
     static const neap_row_kind latents[] = {NEAP_ROWS_BF16, NEAP_ROWS_F32, NEAP_ROWS_BF16, NEAP_ROWS_FP8};
     static const neap_row_kind indexes[] = {NEAP_ROWS_BF16, NEAP_ROWS_F32, NEAP_ROWS_BF16, NEAP_ROWS_MXFP8};
+    static const neap_x_form acts[] = {NEAP_X_INT16, NEAP_X_F32, NEAP_X_INT16, NEAP_X_INT8};
     return (neap_forward_options){.n_threads = o->n_threads,
                                   .seqs_max = o->seqs_max,
                                   .context_max = o->context_max,
@@ -47,7 +50,9 @@ static neap_forward_options forward_options(const neap_engine_options *o) {
                                   .cache_tokens_max = (int64_t)o->cache_tokens_max,
                                   .enable_taps = o->enable_taps != 0,
                                   .latent_kind = latents[o->cache_type],
-                                  .index_kind = indexes[o->index_type]};
+                                  .index_kind = indexes[o->index_type],
+                                  .act = acts[o->act_type],
+                                  .moe_act = acts[o->moe_act_type]};
 }
 
 /* Longest ordinary token and, into unsampled unless NULL, the ids that must never be sampled. */

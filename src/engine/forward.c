@@ -114,6 +114,8 @@ static neap_builder builder_of(const neap_model *m, const neap_forward_options *
                           .context_max = pages_for(o->context_max) * NEAP_PAGE_ROWS,
                           .latent_kind = o->latent_kind,
                           .index_kind = o->index_kind,
+                          .act = o->act,
+                          .moe_act = o->moe_act,
                           .has_taps = o->enable_taps,
                           .keeps_all = o->keeps_all,
                           .layer = -1};

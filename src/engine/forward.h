@@ -16,6 +16,7 @@ typedef struct neap_forward_options {
     bool enable_taps;
     bool keeps_all;                        /* tests: no buffer of the step shares memory with another */
     neap_row_kind latent_kind, index_kind; /* of the caches */
+    neap_x_form act, moe_act;              /* inputs of products: all but routed experts, routed experts */
 } neap_forward_options;
 
 typedef struct neap_segment {

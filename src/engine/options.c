@@ -46,6 +46,8 @@ static const neap_field engine_fields[] = {
     FIELD(neap_engine_options, enable_taps, FIELD_I32, 0, 1, 0),
     FIELD(neap_engine_options, cache_type, FIELD_I32, 0, NEAP_CACHE_FP8, NEAP_CACHE_DEFAULT),
     FIELD(neap_engine_options, index_type, FIELD_I32, 0, NEAP_INDEX_MXFP8, NEAP_INDEX_DEFAULT),
+    FIELD(neap_engine_options, act_type, FIELD_I32, 0, NEAP_ACT_INT8, NEAP_ACT_DEFAULT),
+    FIELD(neap_engine_options, moe_act_type, FIELD_I32, 0, NEAP_ACT_INT8, NEAP_ACT_DEFAULT),
 };
 
 static const neap_field request_fields[] = {

@@ -70,8 +70,9 @@ static void linear_run(const void *p, int64_t begin, int64_t end, int32_t worker
                             .w = t->w,
                             .panel_begin = from - a->first_panel[i],
                             .panel_end = to - a->first_panel[i],
+                            .x_form = t->form,
                             .scratch = neap_gemm_scratch_of(a->scratch, worker)};
-        a->k->gemm[t->w->kind](&g);
+        neap_gemm(a->k, &g);
     }
 }
 
@@ -92,7 +93,7 @@ void neap_linear_emit(neap_builder *b, const char *name, bool is_beside, const f
 void neap_head_emit(neap_builder *b, const float *x, int64_t ldx, const neap_matrix *w, float *y, int64_t ldy) {
     linear_args a = {
         .k = b->k, .batch = b->batch, .scratch = b->gemm_scratch, .x = x, .ldx = ldx, .is_head = true, .n = 1};
-    a.targets[0] = (neap_linear_target){w, y, ldy};
+    a.targets[0] = (neap_linear_target){w, y, ldy, b->act};
     linear_op(b, "head", false, &a);
 }
 

@@ -46,6 +46,7 @@ typedef struct neap_builder {
     int32_t rows_max, seqs_max, n_workers;
     int64_t context_max; /* positions of the longest sequence */
     neap_row_kind latent_kind, index_kind;
+    neap_x_form act, moe_act; /* how inputs enter products: all but routed experts, routed experts */
     bool has_taps;
     bool keeps_all;     /* tests: nothing in the work region is used twice */
     int32_t layer;      /* being emitted; names taps, selects the cache layer */
@@ -75,12 +76,14 @@ void neap_builder_op(neap_builder *b, const char *name, bool is_beside, int64_t 
                      void (*run)(const void *, int64_t, int64_t, int32_t), const void *args, size_t args_bytes);
 
 /* y[i, :] = W x[i, :] for all rows of the step (or the listed ones); up to NEAP_LINEAR_MAX matrices that share
- * their input form one op whose tasks are panels. */
+ * their input form one op whose tasks are panels. A result that decides a discrete choice (router, indexer) takes x in
+ * F32 whatever the options say. */
 enum { NEAP_LINEAR_MAX = 8 };
 typedef struct neap_linear_target {
     const neap_matrix *w;
     float *y;
     int64_t ldy;
+    neap_x_form form;
 } neap_linear_target;
 void neap_linear_emit(neap_builder *b, const char *name, bool is_beside, const float *x, int64_t ldx,
                       const neap_linear_target *targets, int32_t n);

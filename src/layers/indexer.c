@@ -63,8 +63,9 @@ static void query_run(const void *ptr, int64_t begin, int64_t end, int32_t worke
                         .w = w,
                         .panel_begin = by_head ? begin * head_panels : 0,
                         .panel_end = by_head ? end * head_panels : neap_matrix_panels(w),
+                        .x_form = NEAP_X_F32,
                         .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
-    a->k->gemm[w->kind](&g);
+    neap_gemm(a->k, &g);
     if (!by_head) end = hi;
     for (int64_t row = 0; row < a->batch->n_rows; row++)
         for (int64_t h = begin; h < end; h++) {
@@ -219,8 +220,8 @@ void neap_indexer_claim(neap_builder *b, mla_args *a) {
 }
 
 void neap_indexer_emit_inputs(neap_builder *b, const mla_args *a, const float *x) {
-    neap_linear_target key = {&a->w->index.wk, a->index_k, a->spec.index.head_dim};
-    neap_linear_target weights = {&a->w->index.weights_proj, a->index_w, a->spec.index.n_heads};
+    neap_linear_target key = {&a->w->index.wk, a->index_k, a->spec.index.head_dim, NEAP_X_F32};
+    neap_linear_target weights = {&a->w->index.weights_proj, a->index_w, a->spec.index.n_heads, NEAP_X_F32};
     neap_linear_emit(b, "index.key_in", true, x, b->net->width, &key, 1);
     neap_linear_emit(b, "index.weights_in", true, x, b->net->width, &weights, 1);
 }

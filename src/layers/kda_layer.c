@@ -100,15 +100,15 @@ void neap_kda_emit(neap_builder *b, const neap_kda_spec *s, const neap_kda_weigh
     float *f_a = neap_builder_floats(b, rows * w->f_a.n);
     float *g_a = s->is_gate_full_rank ? NULL : neap_builder_floats(b, rows * w->g_a.n);
 
-    neap_linear_target in[] = {{&w->q, q, p},
-                               {&w->k, k, p},
-                               {&w->v, v, p},
-                               {&w->f_a, f_a, w->f_a.n},
-                               {&w->b, beta, s->n_heads},
-                               s->is_gate_full_rank ? (neap_linear_target){&w->g, gate, p}
-                                                    : (neap_linear_target){&w->g_a, g_a, w->g_a.n}};
+    neap_linear_target in[] = {{&w->q, q, p, b->act},
+                               {&w->k, k, p, b->act},
+                               {&w->v, v, p, b->act},
+                               {&w->f_a, f_a, w->f_a.n, b->act},
+                               {&w->b, beta, s->n_heads, b->act},
+                               s->is_gate_full_rank ? (neap_linear_target){&w->g, gate, p, b->act}
+                                                    : (neap_linear_target){&w->g_a, g_a, w->g_a.n, b->act}};
     neap_linear_emit(b, "kda.in", false, x, c, in, 6);
-    neap_linear_target up_f = {&w->f_b, f, p}, up_g = {&w->g_b, gate, p};
+    neap_linear_target up_f = {&w->f_b, f, p, b->act}, up_g = {&w->g_b, gate, p, b->act};
     neap_linear_emit(b, "kda.decay_up", false, f_a, w->f_a.n, &up_f, 1);
     if (!s->is_gate_full_rank) neap_linear_emit(b, "kda.gate_up", true, g_a, w->g_a.n, &up_g, 1);
 
@@ -116,7 +116,7 @@ void neap_kda_emit(neap_builder *b, const neap_kda_spec *s, const neap_kda_weigh
     a.scratch_floats = (neap_kda_scratch(d, d) + 15) / 16 * 16;
     a.scratch = neap_builder_floats(b, b->n_workers * a.scratch_floats);
     neap_builder_op(b, "kda.heads", false, heads_count, heads_run, &a, sizeof a);
-    neap_linear_target o = {&w->o, y, c};
+    neap_linear_target o = {&w->o, y, c, b->act};
     neap_linear_emit(b, "kda.out", false, out, p, &o, 1);
     neap_builder_release(b, mark);
 }

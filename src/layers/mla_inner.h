@@ -13,6 +13,7 @@ typedef struct mla_args {
     neap_mla_spec spec;
     neap_latent_format latent;
     const neap_mla_weights *w;
+    neap_x_form form; /* of the projections; the indexer's are always F32 */
     char *gemm_scratch;
     float *q_a;       /* [rows, q_lora] normed in place */
     float *q;         /* [rows, H, dn + dr] */

@@ -75,8 +75,9 @@ static void absorb_run(const void *ptr, int64_t begin, int64_t end, int32_t work
                             .w = up,
                             .panel_begin = 0,
                             .panel_end = neap_matrix_panels(up),
+                            .x_form = a->form,
                             .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
-        a->k->gemm[up->kind](&g);
+        neap_gemm(a->k, &g);
         for (int64_t row = 0; row < n; row++) {
             float *to = a->q_abs + (row * s->n_heads + h) * width + s->kv_lora;
             memcpy(to, a->q + (row * s->n_heads + h) * dq + s->d_nope, (size_t)s->d_rope * sizeof(float));
@@ -101,8 +102,9 @@ static void expand_run(const void *ptr, int64_t begin, int64_t end, int32_t work
                             .w = up,
                             .panel_begin = 0,
                             .panel_end = neap_matrix_panels(up),
+                            .x_form = a->form,
                             .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
-        a->k->gemm[up->kind](&g);
+        neap_gemm(a->k, &g);
         for (int64_t row = 0; s->has_output_gate && row < n; row++)
             a->k->sigmoid_mul(a->v + row * all + h * s->d_v, a->gate + row * all + h * s->d_v, s->d_v);
     }
@@ -120,10 +122,10 @@ static void emit_inputs(neap_builder *b, const mla_args *a, const float *x) {
     int64_t dq = s->d_nope + s->d_rope;
     neap_linear_target t[NEAP_LINEAR_MAX];
     int32_t n = 0;
-    t[n++] = s->q_lora ? (neap_linear_target){&w->q_a, a->q_a, s->q_lora}
-                       : (neap_linear_target){&w->q, a->q, s->n_heads * dq};
-    t[n++] = (neap_linear_target){&w->kv_a, a->kv, s->kv_lora + s->d_rope};
-    if (s->has_output_gate) t[n++] = (neap_linear_target){&w->g, a->gate, (int64_t)s->n_heads * s->d_v};
+    t[n++] = s->q_lora ? (neap_linear_target){&w->q_a, a->q_a, s->q_lora, b->act}
+                       : (neap_linear_target){&w->q, a->q, s->n_heads * dq, b->act};
+    t[n++] = (neap_linear_target){&w->kv_a, a->kv, s->kv_lora + s->d_rope, b->act};
+    if (s->has_output_gate) t[n++] = (neap_linear_target){&w->g, a->gate, (int64_t)s->n_heads * s->d_v, b->act};
     neap_linear_emit(b, "mla.in", false, x, b->net->width, t, n);
     if (s->rope != NEAP_ROPE_NONE) neap_builder_op(b, "mla.angles", true, rows_count, angles_run, a, sizeof *a);
 }
@@ -138,6 +140,7 @@ static mla_args claim(neap_builder *b, const neap_mla_spec *s, const neap_mla_we
                   .n_workers = b->n_workers,
                   .spec = *s,
                   .w = w,
+                  .form = b->act,
                   .gemm_scratch = b->gemm_scratch,
                   .selection = *selection};
     neap_cache_layer_spec cache = neap_mla_cache(s, b->latent_kind, b->index_kind);
@@ -174,7 +177,7 @@ void neap_mla_emit(neap_builder *b, const neap_mla_spec *s, const neap_mla_weigh
     neap_builder_op(b, "mla.prepare", false, rows_count, prepare_run, &a, sizeof a);
     if (indexes) neap_indexer_emit_store(b, &a);
     if (s->q_lora) {
-        neap_linear_target q = {&w->q_b, a.q, h * (s->d_nope + s->d_rope)};
+        neap_linear_target q = {&w->q_b, a.q, h * (s->d_nope + s->d_rope), b->act};
         neap_linear_emit(b, "mla.q_up", false, a.q_a, s->q_lora, &q, 1);
         if (indexes) neap_indexer_emit_query(b, &a);
     }
@@ -186,7 +189,7 @@ void neap_mla_emit(neap_builder *b, const neap_mla_spec *s, const neap_mla_weigh
     neap_attend_emit(b, &a);
     if (s->has_index) neap_tap_emit(b, "index_topk", b->layer, selection->lists, selection->ld, selection->ld, true);
     neap_builder_op(b, "mla.expand", false, heads_count, expand_run, &a, sizeof a);
-    neap_linear_target o = {&w->o, y, b->net->width};
+    neap_linear_target o = {&w->o, y, b->net->width, b->act};
     neap_linear_emit(b, "mla.out", false, a.v, h * s->d_v, &o, 1);
     neap_builder_release(b, mark);
 }

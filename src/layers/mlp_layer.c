@@ -11,6 +11,7 @@ typedef struct glu_args {
     float *h, *u; /* [rows, F] result in h */
     int64_t width;
     neap_act act;
+    neap_x_form form;
     char *scratch;
 } glu_args;
 
@@ -31,11 +32,12 @@ static void glu_run(const void *ptr, int64_t begin, int64_t end, int32_t worker)
                         .w = a->gate,
                         .panel_begin = begin,
                         .panel_end = end,
+                        .x_form = a->form,
                         .scratch = neap_gemm_scratch_of(a->scratch, worker)};
-    a->k->gemm[a->gate->kind](&g);
+    neap_gemm(a->k, &g);
     g.y = a->u;
     g.w = a->up;
-    a->k->gemm[a->up->kind](&g);
+    neap_gemm(a->k, &g);
     for (int64_t r = 0; r < n; r++) {
         float *h = a->h + r * a->width + first;
         a->k->glu(h, h, a->u + r * a->width + first, columns, &a->act);
@@ -55,9 +57,10 @@ void neap_mlp_emit(neap_builder *b, const neap_mlp_weights *w, int64_t width, co
                   .h = neap_builder_floats(b, b->rows_max * width),
                   .u = neap_builder_floats(b, b->rows_max * width),
                   .act = b->net->act,
+                  .form = b->act,
                   .scratch = b->gemm_scratch};
     neap_builder_op(b, "mlp.glu", false, panels_count, glu_run, &a, sizeof a);
-    neap_linear_target down = {&w->down, y, c};
+    neap_linear_target down = {&w->down, y, c, b->act};
     neap_linear_emit(b, "mlp.down", false, a.h, width, &down, 1);
     neap_builder_release(b, mark);
 }

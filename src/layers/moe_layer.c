@@ -24,6 +24,7 @@ typedef struct moe_args {
     int64_t width, latent; /* C and what the experts see */
     float eps;
     neap_act act;
+    neap_x_form form;     /* of what enters the routed experts */
     const float *z;       /* [rows, latent] */
     float *logits;        /* [rows, E] */
     float *route_scratch; /* [workers][2 E] */
@@ -133,11 +134,12 @@ static void expert_up(const moe_args *a, int32_t e, int64_t begin, int64_t end, 
                         .w = &a->w->w1[e],
                         .panel_begin = begin,
                         .panel_end = end,
+                        .x_form = a->form,
                         .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
-    a->k->gemm[g.w->kind](&g);
+    neap_gemm(a->k, &g);
     g.y = a->u + at * f;
     g.w = &a->w->w3[e];
-    a->k->gemm[g.w->kind](&g);
+    neap_gemm(a->k, &g);
     for (int64_t i = at; i < at + n; i++)
         a->k->glu(a->h + i * f + column, a->h + i * f + column, a->u + i * f + column, columns, &a->act);
 }
@@ -174,8 +176,9 @@ static void down_run(const void *ptr, int64_t begin, int64_t end, int32_t worker
                             .w = &a->w->w2[e],
                             .panel_begin = begin,
                             .panel_end = end,
+                            .x_form = a->form,
                             .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
-        a->k->gemm[g.w->kind](&g);
+        neap_gemm(a->k, &g);
         for (int64_t j = at; j < at + n; j++)
             a->k->axpy(a->acc + a->pair_row[j] * d + column, a->pair_weight[j], a->pair_out + j * d + column, columns);
     }
@@ -202,11 +205,11 @@ static void emit_inputs(neap_builder *b, moe_args *a, const float *x) {
     const neap_moe_spec *s = &a->spec;
     neap_linear_target t[NEAP_LINEAR_MAX];
     int32_t n = 0;
-    t[n++] = (neap_linear_target){&a->w->router, a->logits, s->n_experts};
-    if (s->latent) t[n++] = (neap_linear_target){&a->w->latent_down, (float *)a->z, a->latent};
+    t[n++] = (neap_linear_target){&a->w->router, a->logits, s->n_experts, NEAP_X_F32};
+    if (s->latent) t[n++] = (neap_linear_target){&a->w->latent_down, (float *)a->z, a->latent, b->act};
     if (s->shared_width) {
-        t[n++] = (neap_linear_target){&a->w->shared.gate, a->shared_h, s->shared_width};
-        t[n++] = (neap_linear_target){&a->w->shared.up, a->shared_u, s->shared_width};
+        t[n++] = (neap_linear_target){&a->w->shared.gate, a->shared_h, s->shared_width, b->act};
+        t[n++] = (neap_linear_target){&a->w->shared.up, a->shared_u, s->shared_width, b->act};
     }
     neap_linear_emit(b, "moe.in", false, x, a->width, t, n);
 }
@@ -215,7 +218,8 @@ static void emit_outputs(neap_builder *b, moe_args *a) {
     const neap_moe_spec *s = &a->spec;
     if (s->latent && s->has_latent_norm)
         neap_builder_op(b, "moe.norm", false, rows_count, latent_norm_run, a, sizeof *a);
-    neap_linear_target up = {&a->w->latent_up, a->m, a->width}, down = {&a->w->shared.down, a->s, a->width};
+    neap_linear_target up = {&a->w->latent_up, a->m, a->width, b->act};
+    neap_linear_target down = {&a->w->shared.down, a->s, a->width, b->act};
     if (s->latent) neap_linear_emit(b, "moe.latent_up", false, a->acc, a->latent, &up, 1);
     if (s->shared_width) neap_linear_emit(b, "moe.shared_down", s->latent != 0, a->shared_h, s->shared_width, &down, 1);
     neap_builder_op(b, "moe.combine", false, rows_count, combine_run, a, sizeof *a);
@@ -232,6 +236,7 @@ void neap_moe_emit(neap_builder *b, const neap_moe_spec *s, const neap_moe_weigh
                   .latent = s->latent ? s->latent : c,
                   .eps = b->net->eps,
                   .act = b->net->act,
+                  .form = b->moe_act,
                   .gemm_scratch = b->gemm_scratch,
                   .y = y};
     a.z = s->latent ? neap_builder_floats(b, rows * a.latent) : x;

@@ -115,6 +115,9 @@ static neap_status name_formats(neap_model *m, const neap_matches *t) {
                                   pass == 1 ? " experts" : "");
         }
     }
+    const uint32_t integers = 1u << NEAP_MATRIX_INT8 | 1u << NEAP_MATRIX_MXFP4;
+    m->has_int_experts = (t->kinds_experts & integers) != 0;
+    m->has_int_others = (t->kinds_dense & integers) != 0;
     return neap_arena_strdup(m->arena, text, &m->weight_formats);
 }
 
@@ -271,6 +274,8 @@ neap_status neap_model_describe(const neap_model *m, neap_model_info *info) {
     full.packed_bytes = m->packed_bytes;
     full.weight_formats = m->weight_formats;
     full.kernels = neap_kernels_level(m->cpu_flags);
+    full.has_int_experts = m->has_int_experts;
+    full.has_int_others = m->has_int_others;
     memcpy(info, &full, size < sizeof full ? size : sizeof full);
     return NEAP_OK;
 }

@@ -36,6 +36,7 @@ struct neap_model {
     neap_tokenizer *tokenizer; /* NULL: none in the directory */
     uint64_t parameters, parameters_active, file_bytes, packed_bytes;
     const char *weight_formats;
+    bool has_int_experts, has_int_others; /* some of these matrices are INT8 or MXFP4 */
 };
 
 /* Fills net (specs only), family, model_type, context_max from config.json in dir. */

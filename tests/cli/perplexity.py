@@ -12,7 +12,7 @@ import time
 from cli_shared import (PROGRAM, SLOW, byte_model, check, clean_environment, exact_levels, finish, floats, golden_model, ints,
                         one_line, read_tensors, run, scratch, write_tensors)
 
-TYPES = ("--cache-type", "bf16", "--index-type", "bf16")
+TYPES = ("--cache-type", "bf16", "--index-type", "bf16", "--act", "int16")  # what perplexity does; logits is exact
 
 
 def windows(n, window, stride):
@@ -163,11 +163,13 @@ def compare(result, reference, now, order, what):
     check(near(result["nll"], moments([-reference[t][ids[t]] for t in order])[0], 1e-6), what)
 
 
-# another set of caches
-now = rows_of(small, ids, 20, 0, ("--cache-type", "fp8", "--index-type", "mxfp8"))
+# another set of caches and activations
+OTHER = ("--cache-type", "fp8", "--index-type", "mxfp8", "--act", "f32", "--moe-act", "int8")
+now = rows_of(small, ids, 20, 0, OTHER)
 reference = rows_of(small, ids, 20, 0)
-got = perplexity(small, ids, "-c", 20, "--against", base, "--cache-type", "fp8", "--index-type", "mxfp8")
+got = perplexity(small, ids, "-c", 20, "--against", base, *OTHER)
 check(got["cache_type"] == "fp8" and got["index_type"] == "mxfp8", got)
+check(got["act_type"] == "f32" and got["moe_act_type"] == "int8", got)
 compare(got["against"], reference, now, positions, "fp8")
 
 # another model: logits that no engine made, at some of the positions
