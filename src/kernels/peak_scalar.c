@@ -13,10 +13,10 @@ static int64_t multiply_fma(int64_t n, float *sink) {
     return (n + 7) / 8 * 8;
 }
 
-static uint64_t read_all(const void *p, int64_t bytes, int64_t ahead) {
+static uint64_t read_all(const void *p, int64_t bytes, int way) {
     uint64_t s[4] = {0}, x[4];
     for (int64_t i = 0; i < bytes; i += 32) {
-        if (ahead && i % 64 == 0) __builtin_prefetch((const char *)p + i + ahead);
+        if (way && i % 64 == 0) __builtin_prefetch((const char *)p + i + 1024);
         memcpy(x, (const char *)p + i, sizeof x);
         for (int k = 0; k < 4; k++) s[k] ^= x[k];
     }

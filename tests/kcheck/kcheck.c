@@ -1,17 +1,18 @@
-/* The command line of kcheck, its buffers with guard bands, comparison and timing.
+/* The command line of kcheck, its buffers with guard bands, and comparison.
  *
- *   kcheck [--list] [--only=gemm,kda] [--cpu=avx2,avx512] [--seed=N] [--bench [--csv]]
+ *   kcheck [--list] [--only=gemm,kda] [--cpu=avx2,avx512] [--seed=N] [--bench [--csv] [--roofline] [--floors=PATH]]
  *
- * Exit 1 when any comparison failed. A variant that this CPU lacks is printed as SKIP, never as passed. The
- * ratio of --bench is to scalar, 0 when --cpu leaves scalar out. */
+ * Exit 1 when any comparison failed or a floor was missed. A variant that this CPU lacks is printed as SKIP, never as
+ * passed. The ratio of --bench is to scalar, 0 when --cpu leaves scalar out. With --floors only the cases that a floor
+ * names are timed, and again up to three times while one is missed. */
 #include "kcheck.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 
+#include "kcheck_floors.h"
 #include "tensor/codec.h"
 
 enum { GUARD = 256, BUFFERS_MAX = 256 }; /* guard bytes on each side */
@@ -186,46 +187,6 @@ neap_matrix kc_matrix(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, kc_fil
     return m;
 }
 
-/* ---- timing ---- */
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* the host is shared */
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-void kc_bench(kc *c, const char *label, void (*run)(const kc *c, void *args), void *args, double bytes, double macs) {
-    enum { RUNS = 15, CASES_MAX = 64 };
-    static double scalar_speed[CASES_MAX];
-    double times[RUNS], start = now();
-    run(c, args); /* warm */
-    double once = now() - start;
-    int repeat = once < 2e-3 ? (int)(2e-3 / (once + 1e-7)) + 1 : 1, runs = once > 0.2 ? 3 : RUNS;
-    for (int i = 0; i < runs; i++) {
-        start = now();
-        for (int r = 0; r < repeat; r++) run(c, args);
-        times[i] = (now() - start) / repeat;
-    }
-    qsort(times, (size_t)runs, sizeof *times, by_value);
-    double best = times[0], median = times[runs / 2];
-    double speed = (macs > 0 ? macs : bytes) / best; /* scalar may have had a smaller problem */
-    if (c->i_bench < CASES_MAX && strcmp(c->isa, "scalar") == 0) scalar_speed[c->i_bench] = speed;
-    double ratio = c->i_bench < CASES_MAX && scalar_speed[c->i_bench] > 0 ? speed / scalar_speed[c->i_bench] : 0;
-    c->i_bench++;
-    if (c->is_csv)
-        printf("%s,%s,%s,%.3f,%.3f,%.3f,%.3f,%.2f\n", c->family, c->isa, label, best * 1e6, median * 1e6,
-               bytes / best * 1e-9, macs / best * 1e-9, ratio);
-    else
-        printf("%-8s %-7s %-34s best %10.2f us  median %10.2f us  %7.2f GB/s  %7.2f GMAC/s  x%.1f\n", c->family, c->isa,
-               label, best * 1e6, median * 1e6, bytes / best * 1e-9, macs / best * 1e-9, ratio);
-    fflush(stdout);
-}
-
 /* ---- families and command line ---- */
 
 typedef struct variant {
@@ -235,12 +196,14 @@ typedef struct variant {
 } variant;
 
 #define VARIANT(family, isa, needs) {#isa, needs, neap_##family##_##isa##_init},
-static const variant gemm_variants[] = {NEAP_GEMM_VARIANTS(VARIANT)}, norm_variants[] = {NEAP_NORM_VARIANTS(VARIANT)},
-                     act_variants[] = {NEAP_ACT_VARIANTS(VARIANT)}, kda_variants[] = {NEAP_KDA_VARIANTS(VARIANT)},
-                     attn_variants[] = {NEAP_ATTN_VARIANTS(VARIANT)}, index_variants[] = {NEAP_INDEX_VARIANTS(VARIANT)},
+static const variant gemm_variants[] = {NEAP_GEMM_VARIANTS(VARIANT)}, igemm_variants[] = {NEAP_IGEMM_VARIANTS(VARIANT)},
+                     norm_variants[] = {NEAP_NORM_VARIANTS(VARIANT)}, act_variants[] = {NEAP_ACT_VARIANTS(VARIANT)},
+                     kda_variants[] = {NEAP_KDA_VARIANTS(VARIANT)}, attn_variants[] = {NEAP_ATTN_VARIANTS(VARIANT)},
+                     index_variants[] = {NEAP_INDEX_VARIANTS(VARIANT)},
                      attnres_variants[] = {NEAP_ATTNRES_VARIANTS(VARIANT)},
                      route_variants[] = {NEAP_ROUTE_VARIANTS(VARIANT)}, rope_variants[] = {NEAP_ROPE_VARIANTS(VARIANT)},
-                     sample_variants[] = {NEAP_SAMPLE_VARIANTS(VARIANT)};
+                     sample_variants[] = {NEAP_SAMPLE_VARIANTS(VARIANT)},
+                     peak_variants[] = {NEAP_PEAK_VARIANTS(VARIANT)};
 
 static const struct {
     const char *name;
@@ -250,8 +213,8 @@ static const struct {
 } families[] = {
 #define FAMILY(name) \
     { #name, name##_variants, sizeof name##_variants / sizeof *name##_variants, &neap_kc_##name }
-    FAMILY(gemm),  FAMILY(norm),    FAMILY(act),   FAMILY(kda),  FAMILY(attn),
-    FAMILY(index), FAMILY(attnres), FAMILY(route), FAMILY(rope), FAMILY(sample),
+    FAMILY(gemm),  FAMILY(igemm),   FAMILY(norm),  FAMILY(act),  FAMILY(kda),    FAMILY(attn),
+    FAMILY(index), FAMILY(attnres), FAMILY(route), FAMILY(rope), FAMILY(sample), FAMILY(peak),
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
@@ -268,68 +231,128 @@ static bool is_listed(const char *list, const char *name) {
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: kcheck [--list] [--only=family,...] [--cpu=isa,...] [--seed=N] [--bench [--csv]]\n");
+    fprintf(stderr,
+            "usage: kcheck [--list] [--only=family,...] [--cpu=isa,...] [--seed=N] [--bench [--csv] [--roofline] "
+            "[--floors=PATH]]\n");
     return 2;
 }
 
-int main(int argc, char **argv) {
-    const char *only = NULL, *cpu = NULL;
-    bool is_list = false, is_bench = false, is_csv = false;
-    uint64_t seed = 1;
+static struct {
+    const char *only, *cpu, *floors;
+    bool is_list, is_bench, is_csv, is_roofline;
+    uint64_t seed;
+} options = {.seed = 1};
+
+static bool parse_options(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--list") == 0)
-            is_list = true;
+            options.is_list = true;
         else if (strcmp(argv[i], "--bench") == 0)
-            is_bench = true;
+            options.is_bench = true;
         else if (strcmp(argv[i], "--csv") == 0)
-            is_csv = true;
+            options.is_csv = true;
+        else if (strcmp(argv[i], "--roofline") == 0)
+            options.is_roofline = true;
         else if (strncmp(argv[i], "--only=", 7) == 0)
-            only = argv[i] + 7;
+            options.only = argv[i] + 7;
         else if (strncmp(argv[i], "--cpu=", 6) == 0)
-            cpu = argv[i] + 6;
+            options.cpu = argv[i] + 6;
+        else if (strncmp(argv[i], "--floors=", 9) == 0)
+            options.floors = argv[i] + 9;
         else if (strncmp(argv[i], "--seed=", 7) == 0)
-            seed = strtoull(argv[i] + 7, NULL, 10);
+            options.seed = strtoull(argv[i] + 7, NULL, 10);
         else
-            return usage();
+            return false;
     }
+    return !(options.floors || options.is_roofline) || options.is_bench;
+}
+
+static bool is_chosen(const char *family, const char *isa) {
+    return is_listed(options.only, family) && is_listed(options.cpu, isa);
+}
+
+/* The floors of this CPU's class: with AVX-512 those of AVX-512 and what stands on it, else those of AVX2. */
+static bool read_floors(void) {
+    static const struct {
+        uint32_t flag;
+        const char *name;
+    } levels[] = {{NEAP_CPU_AVX512VNNI, ",avx512vnni"}, {NEAP_CPU_AVX512BF16, ",avx512bf16"}, {NEAP_CPU_AMX, ",amx"}};
+    uint32_t here = neap_cpu_flags();
+    char text[80];
+    snprintf(text, sizeof text, "%s", here & NEAP_CPU_AVX512 ? "avx512" : "avx2");
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
+        if (here & levels[i].flag) strncat(text, levels[i].name, sizeof text - strlen(text) - 1);
+    return kc_floors_read(options.floors, options.cpu ? options.cpu : text);
+}
+
+/* Once, or while floors of this variant are missed: another load of the machine may have passed by then. */
+static void bench_variant(kc *c, const kc_family_tests *tests) {
+    enum { TRIES = 4 };
+    if (!tests->bench) return;
+    for (int try = 0; try < TRIES && (!options.floors || kc_floors_open(c->family, c->isa)); try++) {
+        if (try && !options.is_csv)
+            printf("%-8s %-10s %d floors missed, again\n", c->family, c->isa, kc_floors_open(c->family, c->isa));
+        tests->bench(c);
+        if (!options.floors) return;
+    }
+}
+
+/* One variant of one family; failures. */
+static int64_t run_variant(int f, const variant *v) {
+    bool is_here = (v->needs & neap_cpu_flags()) == v->needs;
+    if (options.is_list) {
+        printf("%s %s%s\n", families[f].name, v->isa, is_here ? "" : " (not on this CPU)");
+        return 0;
+    }
+    if (!is_here) {
+        printf("SKIP %s %s: this CPU lacks it\n", families[f].name, v->isa);
+        return 0;
+    }
+    kc c = {.family = families[f].name,
+            .isa = v->isa,
+            .seed = options.seed,
+            .is_csv = options.is_csv,
+            .is_roofline = options.is_roofline || options.floors};
+    neap_kernels_init(&c.ref, v->needs);
+    c.peaks = c.ref.peaks;
+    neap_kernels_init(&c.ref, 0);
+    neap_kernels_init(&c.k, 0);
+    v->init(&c.k);
+    if (options.is_bench) {
+        bench_variant(&c, families[f].tests);
+        return 0;
+    }
+    families[f].tests->check(&c);
+    printf("%s %s %s: %lld cases, %lld failures\n", c.failures ? "FAIL" : "ok  ", c.family, c.isa, (long long)c.cases,
+           (long long)c.failures);
+    fflush(stdout);
+    return c.failures;
+}
+
+static bool claim_buffers(void) {
     buffers.capacity = (size_t)640 << 20;
     buffers.memory = aligned_alloc(64, buffers.capacity);
-    if (!buffers.memory) return 2;
+    if (!buffers.memory) return false;
     /* as arena.c has it: what is timed should not wait for the translation of addresses */
     char *huge = buffers.memory + (-(uintptr_t)buffers.memory & (((uintptr_t)2 << 20) - 1));
     (void)madvise(huge, (size_t)(buffers.memory + buffers.capacity - huge), MADV_HUGEPAGE);
-    if (!is_list && !is_csv) printf("kcheck on %s, seed %llu\n", neap_cpu_model(), (unsigned long long)seed);
-    if (is_bench && is_csv) printf("family,isa,case,best_us,median_us,gb_per_s,gmac_per_s,ratio_to_scalar\n");
+    return true;
+}
+
+int main(int argc, char **argv) {
+    if (!parse_options(argc, argv)) return usage();
+    if ((options.floors && !read_floors()) || !claim_buffers()) return 2;
+    if (!options.is_list && !options.is_csv)
+        printf("kcheck on %s, seed %llu\n", neap_cpu_model(), (unsigned long long)options.seed);
+    if (options.is_bench && options.is_csv)
+        printf("family,isa,case,best_us,median_us,gb_per_s,gmac_per_s,ratio_to_scalar%s\n",
+               options.is_roofline ? ",ns_per_item,limit,limit_value,share" : "");
     int64_t failures = 0;
-    for (int f = 0; f < N_FAMILIES; f++) {
-        if (!is_listed(only, families[f].name)) continue;
-        for (size_t v = 0; v < families[f].n; v++) {
-            const variant *one = &families[f].variants[v];
-            bool is_here = (one->needs & neap_cpu_flags()) == one->needs;
-            if (!is_listed(cpu, one->isa)) continue;
-            if (is_list) {
-                printf("%s %s%s\n", families[f].name, one->isa, is_here ? "" : " (not on this CPU)");
-                continue;
-            }
-            if (!is_here) {
-                printf("SKIP %s %s: this CPU lacks it\n", families[f].name, one->isa);
-                continue;
-            }
-            kc c = {.family = families[f].name, .isa = one->isa, .seed = seed, .is_csv = is_csv};
-            neap_kernels_init(&c.ref, 0);
-            neap_kernels_init(&c.k, 0);
-            one->init(&c.k);
-            if (is_bench) {
-                if (families[f].tests->bench) families[f].tests->bench(&c);
-                continue;
-            }
-            families[f].tests->check(&c);
-            printf("%s %s %s: %lld cases, %lld failures\n", c.failures ? "FAIL" : "ok  ", c.family, c.isa,
-                   (long long)c.cases, (long long)c.failures);
-            fflush(stdout);
-            failures += c.failures;
-        }
-    }
+    for (int f = 0; f < N_FAMILIES; f++)
+        for (size_t v = 0; v < families[f].n; v++)
+            if (is_chosen(families[f].name, families[f].variants[v].isa))
+                failures += run_variant(f, &families[f].variants[v]);
+    if (options.floors) failures += kc_floors_judge(is_chosen);
     free(buffers.memory);
     return failures ? 1 : 0;
 }

@@ -14,14 +14,24 @@
 
 #include "kernels/families.h"
 
+enum { KC_COLD_MAX = 4 };
 typedef struct kc {
     const char *family, *isa;
     neap_kernels ref, k; /* all scalar; scalar with this family's variant on top */
     uint64_t seed, random;
     char label[160];
     int64_t cases, failures;
-    bool is_csv;
-    int i_bench; /* number of the bench case, to find the scalar time */
+    bool is_csv, is_roofline;
+    neap_peaks peaks; /* of the instruction set under test, whatever this family has of it */
+    /* About the next kc_bench, which sets them back: */
+    neap_peak_kind maths; /* the multiply-adds it does; NEAP_PEAK_FMA unless set */
+    double items;         /* what a run does of the thing that its time is given for: keys, rows, tokens; 0: nothing */
+    struct {
+        void *pointer;
+        const void *original;
+        int64_t bytes;
+    } cold[KC_COLD_MAX];
+    int n_cold;
 } kc;
 
 /* How inputs are filled. */
@@ -51,14 +61,21 @@ void kc_same_bytes(kc *c, const char *what, const void *got, const void *want, i
 /* A packed matrix of random values; storage is poisoned before packing. */
 neap_matrix kc_matrix(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, kc_fill fill);
 
-/* Times run(args): best and median; bytes and multiply-adds per call, 0 = not shown. */
+/* Times run(args): best and median; bytes and multiply-adds per call, 0 = not shown. With --roofline also what share of
+ * this core's limits that is: the longer of what reading the bytes and doing the multiply-adds takes, over its time.
+ * Labels are the names that floor files use; they do not change with what is measured. */
 void kc_bench(kc *c, const char *label, void (*run)(const kc *c, void *args), void *args, double bytes, double macs);
+/* Does anybody want this case? false: its preparation may be left out, kc_bench would do nothing. */
+bool kc_wants(const kc *c, const char *label);
+/* For the next kc_bench: before every run the pointer at *pointer moves to another copy of the `bytes` bytes behind it,
+ * all copies together larger than the caches: they come from memory, as weights do that are used once a token. */
+void kc_cold(kc *c, void *pointer, int64_t bytes);
 
 typedef struct kc_family_tests {
     void (*check)(kc *c);
     void (*bench)(kc *c);
 } kc_family_tests;
-extern const kc_family_tests neap_kc_gemm, neap_kc_norm, neap_kc_act, neap_kc_kda, neap_kc_attn, neap_kc_index,
-    neap_kc_attnres, neap_kc_route, neap_kc_rope, neap_kc_sample;
+extern const kc_family_tests neap_kc_gemm, neap_kc_igemm, neap_kc_norm, neap_kc_act, neap_kc_kda, neap_kc_attn,
+    neap_kc_index, neap_kc_attnres, neap_kc_route, neap_kc_rope, neap_kc_sample, neap_kc_peak;
 
 #endif

@@ -141,7 +141,8 @@ static void bench_kind(kc *c, neap_matrix_kind kind, neap_x_form form) {
         int64_t n, k, m;
         const char *note;
     } cases[] = {{64, 2304, 1, "cache"}, {4096, 7168, 1, "memory"}, {512, 7168, 2, ""},  {512, 7168, 4, ""},
-                 {512, 2304, 6, ""},     {512, 2304, 48, ""},       {512, 2304, 192, ""}};
+                 {512, 7168, 8, ""},     {512, 2304, 64, ""},       {512, 2304, 512, ""}};
+    static const neap_peak_kind maths[] = {NEAP_PEAK_FMA, NEAP_PEAK_DOT16, NEAP_PEAK_DOT8};
     static const char *const forms[] = {"", " int16", " int8"};
     bool is_scalar = strcmp(c->isa, "scalar") == 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -155,7 +156,13 @@ static void bench_kind(kc *c, neap_matrix_kind kind, neap_x_form form) {
         p.a.x_form = form;
         p.a.w = &p.w;
         p.a.y = kc_output(c, m * p.a.ldy, 0);
-        kc_bench(c, label, timed, &p, (double)neap_matrix_panel_bytes(&p.w), (double)n * (double)k * (double)m);
+        double bytes = (double)neap_matrix_panel_bytes(&p.w) + 4 * (double)neap_matrix_scale_count(&p.w);
+        c->maths = maths[form];
+        if (m <= 8 && cases[i].n > 64) {
+            kc_cold(c, &p.w.panels, (int64_t)neap_matrix_panel_bytes(&p.w));
+            kc_cold(c, &p.w.scales, 4 * neap_matrix_scale_count(&p.w));
+        }
+        kc_bench(c, label, timed, &p, bytes, (double)n * (double)k * (double)m);
     }
 }
 

@@ -90,22 +90,34 @@ static int64_t peak_dot8(int64_t n, float *sink) {
     return rounds * PEAK_OPERANDS * STEPS * V_WIDTH * 4;
 }
 
-V_INLINE uint64_t peak_read_ahead(const char *p, int64_t bytes, int64_t ahead, const int is_ahead) {
+/* `streams` at a distance of PEAK_STREAM bytes, 256 bytes of all of them together at a time. */
+enum { PEAK_STREAM = 64 << 10 };
+V_INLINE void peak_read_streams(peak_int s[8], const char *p, int64_t bytes, const int streams, const int ahead) {
+    const int each = 256 / streams;
+    int64_t part = streams > 1 ? PEAK_STREAM : bytes;
+    for (const char *end = p + bytes; p < end; p += part * streams)
+        for (int64_t at = 0; at < part; at += each) {
+            V_UNROLL for (int i = 0; i < streams; i++) V_UNROLL for (int l = 0; l < each; l += PEAK_BYTES) {
+                const char *from = p + i * part + at + l;
+                if (ahead && l % 64 == 0) _mm_prefetch(from + ahead, _MM_HINT_T0);
+                s[(i * each + l) / PEAK_BYTES] = peak_xor(s[(i * each + l) / PEAK_BYTES], peak_load(from));
+            }
+        }
+}
+
+static uint64_t peak_read(const void *p, int64_t bytes, int way) {
     peak_int s[8];
     uint64_t word;
     for (int i = 0; i < 8; i++) s[i] = peak_set8(0);
-    for (int64_t at = 0; at < bytes; at += 256) {
-        if (is_ahead)
-            for (int i = 0; i < 256; i += 64) _mm_prefetch(p + at + ahead + i, _MM_HINT_T0);
-        V_UNROLL for (int i = 0; i < 256 / PEAK_BYTES; i++) s[i] = peak_xor(s[i], peak_load(p + at + i * PEAK_BYTES));
-    }
+    int64_t wide = way == 2 ? bytes / (4 * PEAK_STREAM) * (4 * PEAK_STREAM) : 0;
+    if (wide) peak_read_streams(s, p, wide, 4, 1536);
+    if (way == 0)
+        peak_read_streams(s, p, bytes, 1, 0);
+    else if (wide < bytes)
+        peak_read_streams(s, (const char *)p + wide, bytes - wide, 1, 1024);
     for (int i = 1; i < 8; i++) s[0] = peak_xor(s[0], s[i]);
     memcpy(&word, s, sizeof word);
     return word;
-}
-
-static uint64_t peak_read(const void *p, int64_t bytes, int64_t ahead) {
-    return ahead ? peak_read_ahead(p, bytes, ahead, 1) : peak_read_ahead(p, bytes, 0, 0);
 }
 
 V_INLINE void peak_fill(neap_kernels *k) {
