@@ -34,8 +34,8 @@ typedef struct run {
     size_t n_list;
     int has_wide_tolerance;
     const char *family;
-    neap_engine_options types; /* only the two cache types */
-    int is_quantised, has_latents, has_index;
+    neap_engine_options types; /* only caches and activations */
+    int is_quantised, is_int16, has_latents, has_index, has_int_experts, has_int_others;
     neap_cli_limits limits;
     char *class_text;
 } run;
@@ -136,7 +136,8 @@ static int compare_greedy(run *r, const neap_cli_tensor *want, neap_cli_comparis
     }
     c->n_rows = n;
     c->verdict = NEAP_CLI_SAME;
-    if (differs >= 0 && has_margin && (double)margin.real[differs] <= greedy_margin) {
+    double close = r->is_int16 ? greedy_margin * NEAP_CLI_INT16_MAX : greedy_margin;
+    if (differs >= 0 && has_margin && (double)margin.real[differs] <= close) {
         neap_cli_text_printf(&c->note, "equal up to token %lld, where the two best are too close", (long long)differs);
     } else if (differs >= 0) {
         c->n_rows_differ = n - differs;
@@ -173,6 +174,7 @@ static int compare_one(run *r, const neap_tensor_info *info, neap_cli_comparison
                             .ours = &r->ours,
                             .has_wide_tolerance = r->has_wide_tolerance,
                             .scale = r->s.options->tolerance_scale,
+                            .is_int16 = r->is_int16,
                             .limits = r->is_quantised ? &r->limits : NULL,
                             .is_all_quantised =
                                 r->types.cache_type == NEAP_CACHE_FP8 && r->types.index_type == NEAP_INDEX_MXFP8};
@@ -209,6 +211,8 @@ static int compare_all(run *r) {
 }
 
 /* ---- output ---- */
+
+static const char *class_name(const run *r) { return r->is_quantised ? "quantised" : r->is_int16 ? "int16" : "exact"; }
 
 static const char *const verdicts[] = {"ok", "MISS", "not compared"};
 
@@ -279,9 +283,11 @@ static void print_json(const run *r) {
     neap_cli_json_cstring(&out, "golden", r->s.options->args[0]);
     neap_cli_json_cstring(&out, "family", r->family);
     neap_cli_json_int(&out, "tokens", r->tokens.shape[0]);
-    neap_cli_json_cstring(&out, "class", r->is_quantised ? "quantised" : "exact");
+    neap_cli_json_cstring(&out, "class", class_name(r));
     neap_cli_json_cstring(&out, "cache_type", r->has_latents ? neap_cli_cache_name(r->types.cache_type) : NULL);
     neap_cli_json_cstring(&out, "index_type", r->has_index ? neap_cli_index_name(r->types.index_type) : NULL);
+    neap_cli_json_cstring(&out, "act_type", r->has_int_others ? neap_cli_act_name(r->types.act_type) : NULL);
+    neap_cli_json_cstring(&out, "moe_act_type", r->has_int_experts ? neap_cli_act_name(r->types.moe_act_type) : NULL);
     if (r->is_quantised) neap_cli_json_bool(&out, "has_report", r->limits.has_report);
     neap_cli_json_open(&out, "tensors", '[');
     for (size_t i = 0; i < r->n_list; i++) {
@@ -319,23 +325,48 @@ static void print_json(const run *r) {
     neap_cli_text_free(&out);
 }
 
-/* Which rules hold: exact when nothing that this model caches is rounded. */
+static int any_act(const run *r, int32_t type) { return r->types.act_type == type || r->types.moe_act_type == type; }
+
+/* "latents fp8, index keys mxfp8, activations f32, of experts int8" */
+static void add_types(neap_cli_text *out, const run *r) {
+    const char *before = "";
+    if (r->has_latents) {
+        neap_cli_text_printf(out, "latents %s", neap_cli_cache_name(r->types.cache_type));
+        before = ", ";
+    }
+    if (r->has_index) neap_cli_text_printf(out, "%sindex keys %s", before, neap_cli_index_name(r->types.index_type));
+    if (!any_act(r, NEAP_ACT_INT16) && !any_act(r, NEAP_ACT_INT8)) return;
+    neap_cli_text_printf(out, "%sactivations %s", before, neap_cli_act_name(r->types.act_type));
+    if (r->types.moe_act_type != r->types.act_type)
+        neap_cli_text_printf(out, ", of experts %s", neap_cli_act_name(r->types.moe_act_type));
+}
+
+/* Which rules hold: exact when nothing that this model caches or multiplies is rounded. */
 static int choose_class(run *r, const neap_model_info *info) {
     neap_cli_text text = {0};
     neap_cli_number_types(r->s.options, &r->types);
     int has_latents = info->n_mla_layers > 0, has_index = info->n_index_layers > 0;
     if (!has_latents) r->types.cache_type = NEAP_CACHE_F32;
     if (!has_index) r->types.index_type = NEAP_INDEX_F32;
+    if (!info->has_int_others) r->types.act_type = NEAP_ACT_F32;
+    if (!info->has_int_experts) r->types.moe_act_type = NEAP_ACT_F32;
+    r->has_int_others = info->has_int_others;
+    r->has_int_experts = info->has_int_experts;
     r->has_latents = has_latents;
     r->has_index = has_index;
-    r->is_quantised = r->types.cache_type != NEAP_CACHE_F32 || r->types.index_type != NEAP_INDEX_F32;
+    r->is_quantised =
+        r->types.cache_type != NEAP_CACHE_F32 || r->types.index_type != NEAP_INDEX_F32 || any_act(r, NEAP_ACT_INT8);
+    r->is_int16 = !r->is_quantised && any_act(r, NEAP_ACT_INT16);
     int code = NEAP_EXIT_OK;
     if (r->is_quantised) {
-        code = neap_cli_limits_load(&r->limits, r->s.options->args[0], r->types.cache_type, r->types.index_type);
-        neap_cli_text_printf(&text, "class: quantised (latents %s", neap_cli_cache_name(r->types.cache_type));
-        if (has_index) neap_cli_text_printf(&text, ", index keys %s", neap_cli_index_name(r->types.index_type));
+        code = neap_cli_limits_load(&r->limits, r->s.options->args[0], &r->types);
+        neap_cli_text_puts(&text, "class: quantised (");
+        add_types(&text, r);
         neap_cli_text_printf(&text, "), medians and agreement, limits %s",
                              r->limits.has_report ? "of golden_report.json" : "without a golden_report.json");
+    } else if (r->is_int16) {
+        neap_cli_text_printf(&text, "class: 16-bit activations, limits of float32 times %d (largest) and %d (mean)",
+                             NEAP_CLI_INT16_MAX, NEAP_CLI_INT16_MEAN);
     } else {
         neap_cli_text_puts(&text, has_latents ? "class: exact (float32 caches)" : "class: exact (nothing is cached)");
     }

@@ -57,9 +57,14 @@ typedef struct neap_cli_judge {
     const neap_cli_tensor_list *ours;
     int has_wide_tolerance;        /* K3 families */
     double scale;                  /* --tolerance-scale */
+    int is_int16;                  /* activations in 16 bits: NEAP_CLI_INT16_* times the limits */
     const neap_cli_limits *limits; /* NULL: the exact class */
     int is_all_quantised;          /* fp8 latents and mxfp8 index: golden tensors "quant.*" are ours too */
 } neap_cli_judge;
+
+/* What 16-bit activations may cost: twice what they do on the golden models, which amplify rounding more than trained
+ * models. Factors of largest errors and of margins, and of mean errors. */
+enum { NEAP_CLI_INT16_MAX = 20, NEAP_CLI_INT16_MEAN = 42 };
 
 /* Compares golden tensor `want` with what was collected. */
 void neap_cli_judge_tensor(const neap_cli_judge *judge, const neap_cli_tensor *want, neap_cli_comparison *c);
@@ -67,7 +72,7 @@ void neap_cli_judge_tensor(const neap_cli_judge *judge, const neap_cli_tensor *w
 const char *neap_cli_not_compared(const neap_cli_judge *judge, const char *name);
 
 /* verify_quant.c. Limits for a golden file, from golden_report.json beside it where there is one. Exit code. */
-int neap_cli_limits_load(neap_cli_limits *limits, const char *golden, int32_t cache_type, int32_t index_type);
+int neap_cli_limits_load(neap_cli_limits *limits, const char *golden, const neap_engine_options *types);
 /* Shapes and kinds were checked. */
 void neap_cli_judge_quantised(const neap_cli_judge *judge, const neap_cli_tensor *want, const neap_cli_tensor *got,
                               neap_cli_comparison *c);

@@ -11,6 +11,7 @@
  * Choices (experts, positions): equal as sets, row by row. A row may differ where the golden file says that the
  * last chosen and the best rejected score are closer than 1e-5 (index_gap, expert_margin): there the choice
  * hangs on rounding. The weights of such a row are not compared either.
+ * With 16-bit activations the same rules hold with wider limits (NEAP_CLI_INT16_MAX and _MEAN).
  *
  * Owns the tensors of a list. Called by verify.c. */
 #include "verify.h"
@@ -170,9 +171,10 @@ static void judge_choice(const neap_cli_judge *judge, const neap_cli_tensor *wan
     int32_t *scratch = neap_cli_alloc((size_t)width * 2, sizeof *scratch);
     neap_cli_tensor margin;
     load_margin(judge, want->name, rows, &margin);
+    double close = judge->is_int16 ? choice_margin * NEAP_CLI_INT16_MAX : choice_margin;
     for (int64_t r = 0; r < rows; r++) {
         if (same_set(want->integer + r * width, got->integer + r * width, width, scratch)) continue;
-        if (margin.real != NULL && (double)margin.real[r] <= choice_margin) {
+        if (margin.real != NULL && (double)margin.real[r] <= close) {
             n_close++;
             continue;
         }
@@ -210,8 +212,8 @@ static void set_tolerance(const neap_cli_judge *judge, const neap_cli_tensor *wa
         c->max_tolerance = (judge->has_wide_tolerance ? 1e-4 : 2e-5) * largest;
         c->mean_tolerance = 0.1 * c->max_tolerance;
     }
-    c->max_tolerance *= judge->scale;
-    c->mean_tolerance *= judge->scale;
+    c->max_tolerance *= judge->scale * (judge->is_int16 ? NEAP_CLI_INT16_MAX : 1);
+    c->mean_tolerance *= judge->scale * (judge->is_int16 ? NEAP_CLI_INT16_MEAN : 1);
 }
 
 /* expert_weight.N of a row: errors where both programs chose the expert. *ids: experts.N, same shape, or NULL. */

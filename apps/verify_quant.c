@@ -1,4 +1,4 @@
-/* Judging tensors of a run with quantised caches for `neap verify`; see verify.h.
+/* Judging tensors of a run with quantised caches or 8-bit activations for `neap verify`; see verify.h.
  *
  * Rounding what a cache keeps moves scores, and where two experts or positions are close the other one is taken: such a
  * flip changes a whole row by far more than the rounding did. So a largest error says nothing here. Judged are
@@ -17,6 +17,7 @@
  *   latents fp8                    kv_fp8_vs_fp64
  *   index mxfp8                    mx_index_ceil_vs_fp64, mx_index_ceil_overlap
  *   something bf16                 bf16_path_vs_fp64, bf16_path_index_overlap
+ *   activations int8               the same: what a flip does is alike
  *
  * Called by verify.c. Owns nothing beyond a call. */
 #include <math.h>
@@ -67,10 +68,11 @@ static void looser(double *limit, double value, int is_upper) {
     if (isnan(*limit) || (is_upper ? value > *limit : value < *limit)) *limit = value;
 }
 
-static void take_report(neap_cli_limits *limits, const char *what, const char *text, size_t n, int32_t cache_type,
-                        int32_t index_type) {
-    int is_fp8 = cache_type == NEAP_CACHE_FP8, is_mx = index_type == NEAP_INDEX_MXFP8;
-    int is_bf16 = cache_type == NEAP_CACHE_BF16 || index_type == NEAP_INDEX_BF16;
+static void take_report(neap_cli_limits *limits, const char *what, const char *text, size_t n,
+                        const neap_engine_options *types) {
+    int is_fp8 = types->cache_type == NEAP_CACHE_FP8, is_mx = types->index_type == NEAP_INDEX_MXFP8;
+    int is_bf16 = types->cache_type == NEAP_CACHE_BF16 || types->index_type == NEAP_INDEX_BF16;
+    int is_int8 = types->act_type == NEAP_ACT_INT8 || types->moe_act_type == NEAP_ACT_INT8;
     const struct {
         int is_used;
         const char *numbers, *positions;
@@ -78,7 +80,7 @@ static void take_report(neap_cli_limits *limits, const char *what, const char *t
         {is_fp8 && is_mx, "quant_vs_fp64", "mx_index_ceil_overlap"},
         {is_fp8 && !is_mx, "kv_fp8_vs_fp64", "bf16_path_index_overlap"},
         {is_mx && !is_fp8, "mx_index_ceil_vs_fp64", "mx_index_ceil_overlap"},
-        {is_bf16, "bf16_path_vs_fp64", "bf16_path_index_overlap"},
+        {is_bf16 || is_int8, "bf16_path_vs_fp64", "bf16_path_index_overlap"},
     };
     double median = NAN, agreement = NAN, positions = NAN;
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
@@ -112,7 +114,7 @@ static void blank_specials(char *text, size_t n) {
     }
 }
 
-int neap_cli_limits_load(neap_cli_limits *limits, const char *golden, int32_t cache_type, int32_t index_type) {
+int neap_cli_limits_load(neap_cli_limits *limits, const char *golden, const neap_engine_options *types) {
     neap_cli_text path = {0}, text = {0};
     char name[64] = "";
     const char *slash = strrchr(golden, '/'), *file = slash != NULL ? slash + 1 : golden, *report = NULL;
@@ -141,7 +143,7 @@ int neap_cli_limits_load(neap_cli_limits *limits, const char *golden, int32_t ca
         if (!neap_cli_json_skip(&j, &begin) || !neap_cli_json_at_end(&j))
             code = NEAP_EXIT_FILE; /* was printed */
         else if (member(path.data, text.data, text.n, name, &report, &n))
-            take_report(limits, path.data, report, n, cache_type, index_type);
+            take_report(limits, path.data, report, n, types);
     }
     neap_cli_text_free(&path);
     neap_cli_text_free(&text);
