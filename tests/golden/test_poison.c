@@ -1,7 +1,7 @@
 /* Nothing is read before it is written. With the hook of base/arena.h on, the buffers of a step, fresh pages, state
  * and windows hold 0xFF (NaN in every format) or 0x7F (NaN codes, huge numbers) instead of zeros; every logit, every
- * inner row and every cache must have the bits that it has without. All golden models and the bundled one, caches
- * as BF16, FP8 and MXFP8. Engine state F1, F2, F6, F7, F8 (tests/CASES.md).
+ * inner row and every cache must have the bits that it has without. All golden models, two of them with INT8 weights
+ * too, and the bundled one; caches as BF16, FP8 and MXFP8, activations in every form. Engine state F1, F2, F6, F7, F8 (tests/CASES.md).
  *
  * NEAP_LONG=1 in the environment runs all formats and all first chunks with all patterns everywhere. */
 #include "trace.h"
@@ -15,10 +15,11 @@ static bool is_long;
 static const int patterns[] = {0xff, 0x7f};
 static const struct {
     neap_row_kind latent, index;
-} formats[] = {{NEAP_ROWS_BF16, NEAP_ROWS_BF16},
-               {NEAP_ROWS_FP8, NEAP_ROWS_MXFP8},
-               {NEAP_ROWS_FP8, NEAP_ROWS_BF16},
-               {NEAP_ROWS_BF16, NEAP_ROWS_MXFP8}};
+    neap_x_form act, moe_act;
+} formats[] = {{NEAP_ROWS_BF16, NEAP_ROWS_BF16, NEAP_X_INT16, NEAP_X_INT16},
+               {NEAP_ROWS_FP8, NEAP_ROWS_MXFP8, NEAP_X_INT8, NEAP_X_INT8},
+               {NEAP_ROWS_FP8, NEAP_ROWS_BF16, NEAP_X_INT8, NEAP_X_INT16},
+               {NEAP_ROWS_BF16, NEAP_ROWS_MXFP8, NEAP_X_F32, NEAP_X_F32}};
 
 static neap_forward *open_forward(const neap_model *m, int format, bool keeps_all) {
     neap_forward *f = NULL;
@@ -29,7 +30,9 @@ static neap_forward *open_forward(const neap_model *m, int format, bool keeps_al
                                     .enable_taps = true,
                                     .keeps_all = keeps_all,
                                     .latent_kind = formats[format].latent,
-                                    .index_kind = formats[format].index};
+                                    .index_kind = formats[format].index,
+                                    .act = formats[format].act,
+                                    .moe_act = formats[format].moe_act};
     if (neap_forward_create(&f, m, &o) != NEAP_OK) fail_msg("%s: %s", m->dir, neap_last_error());
     return f;
 }
@@ -362,6 +365,7 @@ static int setup(void **state) {
     n_paths = list_models(paths);
     if (n_paths == 0) return 1;
     if (n_paths < TRACE_MODELS_MAX) snprintf(paths[n_paths++], 512, "%s", NEAP_TEST_DATA "/../../models/valley");
+    n_paths = quantised_models(paths, n_paths);
     return 0;
 }
 
@@ -371,5 +375,5 @@ int main(void) {
         cmocka_unit_test(nan_stays_in_its_sequence),      cmocka_unit_test(stale_slots_are_refused),
         cmocka_unit_test(answers_keep_every_bit),
     };
-    return cmocka_run_group_tests(tests, setup, NULL);
+    return cmocka_run_group_tests(tests, setup, quantised_remove);
 }

@@ -157,6 +157,41 @@ static inline int list_models(char paths[TRACE_MODELS_MAX][512]) {
     return n;
 }
 
+/* Two golden models once more with INT8 weights, below a new folder (quantised_remove): one whose other weights are F32,
+ * and one with MXFP4 experts. The new number of paths. */
+static char quantised_root[64];
+static inline int quantised_models(char paths[TRACE_MODELS_MAX][512], int n) {
+    static const struct {
+        const char *from, *to;
+        int32_t experts;
+    } models[] = {{"kimi-linear-f32-float32", "linear-int8", NEAP_WEIGHTS_INT8},
+                  {"kimi-k3-mini-mxfp4", "mini-mxfp4-int8", NEAP_WEIGHTS_MXFP4}};
+    snprintf(quantised_root, sizeof quantised_root, "/tmp/neap-int8-XXXXXX");
+    if (mkdtemp(quantised_root) == NULL) abort();
+    for (size_t i = 0; i < sizeof models / sizeof *models && n < TRACE_MODELS_MAX; i++) {
+        char from[512];
+        neap_quantize_options o;
+        neap_quantize_options_init(&o);
+        o.experts = models[i].experts;
+        o.linear = NEAP_WEIGHTS_INT8;
+        o.n_threads = 1;
+        snprintf(from, sizeof from, "%s/golden/models/%s", NEAP_TEST_DATA, models[i].from);
+        snprintf(paths[n], 512, "%s/%s", quantised_root, models[i].to);
+        if (neap_quantize(from, paths[n], &o) != NEAP_OK) {
+            fprintf(stderr, "%s\n", neap_last_error());
+            abort();
+        }
+        n++;
+    }
+    return n;
+}
+static inline int quantised_remove(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", quantised_root);
+    return quantised_root[0] ? system(command) : 0;
+}
+
 static inline const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;

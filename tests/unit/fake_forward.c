@@ -77,6 +77,8 @@ void neap_forward_row_bytes(const neap_model *m, const neap_forward_options *o, 
 neap_status neap_forward_create(neap_forward **out, const neap_model *m, const neap_forward_options *o) {
     void *p = NULL;
     *out = NULL;
+    fake.act = o->act;
+    fake.moe_act = o->moe_act;
     NEAP_TRY(neap_mem_alloc(sizeof(neap_forward), &p));
     neap_forward *f = p;
     neap_status status = NEAP_OK;

@@ -33,6 +33,7 @@ typedef struct fake_control {
     fake_row log[FAKE_LOG_MAX];
     int32_t n_log;
     void (*before_run)(void); /* called inside a step */
+    neap_x_form act, moe_act; /* of the latest forward */
 } fake_control;
 
 extern fake_control fake;

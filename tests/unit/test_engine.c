@@ -897,6 +897,8 @@ static void test_engine_options(void **state) {
         {offsetof(neap_engine_options, batch_tokens_max), 0, "batch_tokens_max is 0"},
         {offsetof(neap_engine_options, batch_tokens_max), 65537, "batch_tokens_max is 65537"},
         {offsetof(neap_engine_options, enable_taps), 2, "enable_taps is 2; allowed is 0 .. 1"},
+        {offsetof(neap_engine_options, act_type), 4, "act_type is 4; allowed is 0 .. 3"},
+        {offsetof(neap_engine_options, moe_act_type), -1, "moe_act_type is -1; allowed is 0 .. 3"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         neap_engine *e = (neap_engine *)&model;
@@ -924,6 +926,27 @@ static void test_engine_options(void **state) {
     model.is_loaded = false;
     assert_int_equal(neap_engine_create(&e, &model, NULL), NEAP_INVALID_ARGUMENT);
     assert_non_null(strstr(neap_last_error(), "describe_only"));
+}
+
+/* Experts take what all take, unless told otherwise; an older caller's struct ends before both. */
+static void test_activations(void **state) {
+    (void)state;
+    enum { I16 = NEAP_X_INT16, I8 = NEAP_X_INT8, F = NEAP_X_F32, OLD = -1 };
+    static const int cases[][4] = {{0, 0, I16, I16}, {NEAP_ACT_F32, 0, F, F},   {NEAP_ACT_INT8, 0, I8, I8},
+                                   {0, 3, I16, I8},  {NEAP_ACT_F32, 2, F, I16}, {NEAP_ACT_INT8, 1, I8, F},
+                                   {2, 3, I16, I8},  {OLD, OLD, I16, I16}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        neap_engine *e = NULL;
+        neap_engine_options o;
+        neap_engine_options_init(&o);
+        o.act_type = cases[i][0];
+        o.moe_act_type = cases[i][1];
+        if (cases[i][0] == OLD) o.struct_size = offsetof(neap_engine_options, act_type);
+        assert_int_equal(neap_engine_create(&e, &model, &o), NEAP_OK);
+        assert_int_equal(fake.act, cases[i][2]);
+        assert_int_equal(fake.moe_act, cases[i][3]);
+        neap_engine_destroy(e);
+    }
 }
 
 static void test_memory(void **state) {
@@ -985,6 +1008,7 @@ int main(void) {
         TEST(test_logprob_events),
         TEST(test_taps),
         TEST(test_engine_options),
+        TEST(test_activations),
         TEST(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

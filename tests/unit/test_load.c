@@ -578,6 +578,7 @@ static void test_describe(void **state) {
     assert_int_equal(info[0].n_index_layers, 1);
     assert_int_equal(info[0].n_mtp_layers, 1);
     assert_int_equal(info[0].n_moe_layers, 2);
+    assert_true(info[0].has_int_experts && !info[0].has_int_others);
     /* BF16 caches: latent 512 + 64 and index key 128; F32 KDA state 1 x 128 x 128 and window 3 x 128 x 3 per layer. */
     assert_int_equal(info[0].cache_bytes_per_token, (512 + 64 + 128) * 2);
     assert_int_equal(info[0].state_bytes, 2 * (128 * 128 + 3 * 128 * 3) * 4);
