@@ -26,6 +26,8 @@ typedef struct kc {
     /* About the next kc_bench, which sets them back: */
     neap_peak_kind maths; /* the multiply-adds it does; NEAP_PEAK_FMA unless set */
     double items;         /* what a run does of the thing that its time is given for: keys, rows, tokens; 0: nothing */
+    double region;        /* its bytes are these again and again (a state), 0: they are different ones */
+    bool is_far;          /* its bytes come from memory without kc_cold */
     struct {
         void *pointer;
         const void *original;
@@ -70,6 +72,9 @@ bool kc_wants(const kc *c, const char *label);
 /* For the next kc_bench: before every run the pointer at *pointer moves to another copy of the `bytes` bytes behind it,
  * all copies together larger than the caches: they come from memory, as weights do that are used once a token. */
 void kc_cold(kc *c, void *pointer, int64_t bytes);
+
+/* Memory larger than the caches, in huge pages; nothing is promised about what is in it. */
+const void *kc_far_block(int64_t *bytes);
 
 typedef struct kc_family_tests {
     void (*check)(kc *c);

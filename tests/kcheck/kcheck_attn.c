@@ -2,17 +2,14 @@
  * tiles of 1 to 8 rows with lists of their own, 1 to 32 heads, NaN and infinities. A row alone and a head alone must
  * have the bits they have in the tile. The pool of pages ends at an unreadable page: reading past it is a crash.
  *
- * --bench: the published sizes, as a share of this core's multiply-add peak too, and four ratios: FP8 to BF16, a tile
- * of rows to single rows, rows fetched from far to rows at hand, and what sorting and prefetching save in a gather. */
+ * --bench: the published sizes, rows fetched from far and rows at hand, what sorting and prefetching save in a gather,
+ * and two ratios: FP8 to BF16, a tile of rows to single rows. */
 #include "kcheck.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 typedef struct attend_shape {
     neap_latent_format format;
@@ -248,39 +245,6 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Multiply-adds per second of this core with vectors of this instruction set; 0 where that means nothing. */
-#if defined(__x86_64__)
-#define PEAK_LOOP(name, isa, type, lanes)                                                                       \
-    __attribute__((target(isa))) static double name(int64_t n) {                                                \
-        type a = {0}, b = a, c = a, d = a, e = a, f = a, g = a, h = a, i = a, j = a, k = a, l = a;              \
-        double start = now();                                                                                   \
-        for (int64_t t = 0; t < n; t++)                                                                         \
-            __asm__ volatile("vfmadd231ps %0,%0,%0\n\tvfmadd231ps %1,%1,%1\n\tvfmadd231ps %2,%2,%2\n\t"         \
-                             "vfmadd231ps %3,%3,%3\n\tvfmadd231ps %4,%4,%4\n\tvfmadd231ps %5,%5,%5\n\t"         \
-                             "vfmadd231ps %6,%6,%6\n\tvfmadd231ps %7,%7,%7\n\tvfmadd231ps %8,%8,%8\n\t"         \
-                             "vfmadd231ps %9,%9,%9\n\tvfmadd231ps %10,%10,%10\n\tvfmadd231ps %11,%11,%11"       \
-                             : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "+x"(e), "+x"(f), "+x"(g), "+x"(h), "+x"(i), \
-                               "+x"(j), "+x"(k), "+x"(l));                                                      \
-        return (double)n * 12 * lanes / (now() - start);                                                        \
-    }
-PEAK_LOOP(peak_avx2, "avx2,fma", __m256, 8)
-PEAK_LOOP(peak_avx512, "avx512f", __m512, 16)
-#endif
-static double peak(const kc *c) {
-    double best = 0;
-#if defined(__x86_64__)
-    for (int i = 0; i < 5; i++) {
-        double one = 0; /* a tenth of a second in all */
-        if (strcmp(c->isa, "avx512") == 0) one = peak_avx512(1500000);
-        if (strcmp(c->isa, "avx2") == 0) one = peak_avx2(1500000);
-        best = one > best ? one : best;
-    }
-#else
-    (void)c;
-#endif
-    return best;
-}
-
 /* A sequence of n positions: pages filled with a few random ones, the table scrambled. */
 static neap_pages bench_pool(kc *c, const neap_latent_format *f, int64_t n) {
     enum { MODELS = 4 };
@@ -389,29 +353,21 @@ static void bench_sizes(kc *c) {
         neap_row_kind kind;
         int64_t n, k;
     } cases[] = {
-        {"bf16, dense 512", NEAP_ROWS_BF16, 512, 0},
-        {"bf16, dense 4096", NEAP_ROWS_BF16, 4096, 0},
-        {"f32, dense 4096", NEAP_ROWS_F32, 4096, 0},
-        {"fp8, dense 4096", NEAP_ROWS_FP8, 4096, 0},
-        {"bf16, 2048 of 4K", NEAP_ROWS_BF16, 4096, BENCH_K},
-        {"bf16, 2048 of 32K", NEAP_ROWS_BF16, 32768, BENCH_K},
-        {"f32, 2048 of 32K", NEAP_ROWS_F32, 32768, BENCH_K},
-        {"fp8, 2048 of 32K", NEAP_ROWS_FP8, 32768, BENCH_K},
-        {"bf16, 2048 of 128K", NEAP_ROWS_BF16, 131072, BENCH_K},
+        {"bf16, dense 512", NEAP_ROWS_BF16, 512, 0},           {"bf16, dense 4096", NEAP_ROWS_BF16, 4096, 0},
+        {"bf16, dense 8192", NEAP_ROWS_BF16, 8192, 0},         {"f32, dense 4096", NEAP_ROWS_F32, 4096, 0},
+        {"fp8, dense 4096", NEAP_ROWS_FP8, 4096, 0},           {"bf16, 2048 of 4K", NEAP_ROWS_BF16, 4096, BENCH_K},
+        {"bf16, 2048 of 32K", NEAP_ROWS_BF16, 32768, BENCH_K}, {"f32, 2048 of 32K", NEAP_ROWS_F32, 32768, BENCH_K},
+        {"fp8, 2048 of 32K", NEAP_ROWS_FP8, 32768, BENCH_K},   {"bf16, 2048 of 128K", NEAP_ROWS_BF16, 131072, BENCH_K},
         {"fp8, 2048 of 128K", NEAP_ROWS_FP8, 131072, BENCH_K},
     };
-    double most = peak(c);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (!kc_wants(c, cases[i].label)) continue;
         kc_begin(c, "%s", cases[i].label);
         neap_attend_args a = bench_args(c, cases[i].kind, cases[i].n, cases[i].k);
         a.n_rows = 1;
-        double bytes = (double)a.n_list[0] * (double)a.cache.page_bytes / NEAP_PAGE_ROWS, best[2];
+        c->items = a.n_list[0];
+        double bytes = (double)a.n_list[0] * (double)a.cache.page_bytes / NEAP_PAGE_ROWS;
         kc_bench(c, cases[i].label, run_attend, &a, bytes, macs_of(&a));
-        if (most == 0) continue;
-        best_of_two(c, run_attend, &a, run_attend, &a, best);
-        char text[64];
-        snprintf(text, sizeof text, "  share of %.1f GMAC/s, a row of 32 heads", most * 1e-9);
-        ratio(c, text, macs_of(&a) / (best[0] < best[1] ? best[0] : best[1]), most);
     }
 }
 
@@ -433,25 +389,30 @@ static void bench_ratios(kc *c) {
     }
 }
 
-/* A gather alone: one word of each line of the rows of a list. */
-typedef struct gather {
-    const neap_attend_args *a;
-    int32_t *list;
-    int64_t ahead; /* rows fetched ahead, 0: none */
-} gather;
+/* A gather alone: one word of each line of the rows of a list, out of a cache that is larger than the processor's.
+ * Every run has a list of its own, so that rows come from memory. */
+enum { GATHER_LISTS = 192, ATTEND_LISTS = 24, GATHER_AHEAD = 4 };
+typedef struct gathers {
+    neap_pages cache;
+    const int32_t *lists; /* [GATHER_LISTS][BENCH_K] */
+    bool is_ahead;
+    int next;
+} gathers;
 static volatile uint64_t gather_sink;
 
-static const uint8_t *gather_row(const neap_attend_args *a, int64_t position) {
-    return neap_pages_at(&a->cache, position) + position % NEAP_PAGE_ROWS * BENCH_WIDTH * 2;
+static const uint8_t *gather_row(const neap_pages *cache, int64_t position) {
+    return neap_pages_at(cache, position) + position % NEAP_PAGE_ROWS * BENCH_WIDTH * 2;
 }
 static void run_gather(const kc *c, void *args) {
-    const gather *g = args;
+    gathers *g = args;
+    const int32_t *list = g->lists + g->next++ % GATHER_LISTS * BENCH_K;
     uint64_t sum = 0, word;
     for (int64_t i = 0; i < BENCH_K; i++) {
-        const uint8_t *row = gather_row(g->a, g->list[i]);
-        if (g->ahead && i + g->ahead < BENCH_K)
+        const uint8_t *row = gather_row(&g->cache, list[i]);
+        const uint8_t *next = gather_row(&g->cache, list[i + GATHER_AHEAD < BENCH_K ? i + GATHER_AHEAD : i]);
+        if (g->is_ahead)
             for (int b = 0; b < BENCH_WIDTH * 2; b += 64)
-                __builtin_prefetch(gather_row(g->a, g->list[i + g->ahead]) + b);
+                __builtin_prefetch(next + b, 0, 2); /* into the second cache: more may be under way */
         for (int b = 0; b < BENCH_WIDTH * 2; b += 64) {
             memcpy(&word, row + b + sum % 2 * 8, sizeof word); /* the next word is asked for when this one is here */
             sum += word & 6;
@@ -459,64 +420,70 @@ static void run_gather(const kc *c, void *args) {
     }
     gather_sink = sum + (uint64_t)c->seed;
 }
-/* Every run another list, so that rows come from where the cache lies. */
-enum { GATHER_LISTS = 24 };
-typedef struct gathers {
-    gather list[GATHER_LISTS];
-    int next;
-} gathers;
-static void run_next_gather(const kc *c, void *args) {
-    gathers *g = args;
-    run_gather(c, &g->list[g->next++ % GATHER_LISTS]);
+static void shuffle(kc *c, int32_t *x, int64_t n) {
+    for (int64_t k = n - 1; k > 0; k--) {
+        int64_t other = kc_below(c, k + 1);
+        int32_t held = x[k];
+        x[k] = x[other], x[other] = held;
+    }
 }
+static void bench_gather(kc *c) {
+    static const char *const labels[] = {"gather, unsorted", "gather, sorted and fetched ahead"};
+    if (!kc_wants(c, labels[0]) && !kc_wants(c, labels[1])) return;
+    kc_begin(c, "gather");
+    int64_t bytes, page_bytes = NEAP_PAGE_ROWS * BENCH_WIDTH * 2;
+    const uint8_t *base = kc_far_block(&bytes);
+    int64_t n_pages = bytes / page_bytes, each = n_pages * NEAP_PAGE_ROWS / BENCH_K;
+    int32_t *table = kc_bytes(c, n_pages * 4), *lists = kc_bytes(c, (int64_t)GATHER_LISTS * BENCH_K * 4);
+    for (int64_t i = 0; i < n_pages; i++) table[i] = (int32_t)i;
+    shuffle(c, table, n_pages);
+    for (int i = 0; i < 2; i++) {
+        for (int64_t l = 0; l < GATHER_LISTS; l++) {
+            int32_t *list = lists + l * BENCH_K;
+            for (int64_t k = 0; k < BENCH_K; k++) list[k] = (int32_t)(k * each + kc_below(c, each));
+            if (i == 0) shuffle(c, list, BENCH_K);
+        }
+        gathers g = {{base, page_bytes, table}, lists, i == 1, 0};
+        c->items = BENCH_K;
+        c->is_far = true;
+        kc_bench(c, labels[i], run_gather, &g, BENCH_K * BENCH_WIDTH * 2.0, 0);
+    }
+}
+
 typedef struct attends {
     neap_attend_args a;
-    int32_t *lists[GATHER_LISTS];
+    int32_t *lists[ATTEND_LISTS];
     int next, step;
 } attends;
 static void run_next_attend(const kc *c, void *args) {
     attends *t = args;
-    t->next = (t->next + t->step) % GATHER_LISTS;
+    t->next = (t->next + t->step) % ATTEND_LISTS;
     t->a.lists = t->lists[t->next];
     c->k.attend(&t->a);
 }
 
-static void bench_gather(kc *c) {
-    kc_begin(c, "gather");
-    neap_attend_args a = bench_args(c, NEAP_ROWS_BF16, 131072, BENCH_K);
-    a.n_rows = 1;
-    static gathers sorted, unsorted;
-    static attends far, near;
-    far = near = (attends){.a = a};
-    far.step = 1;
-    sorted.next = unsorted.next = 0;
-    for (int i = 0; i < GATHER_LISTS; i++) {
-        int32_t *list = kc_bytes(c, BENCH_K * 4), *mixed = kc_bytes(c, BENCH_K * 4);
-        bench_list(c, list, BENCH_K, 131072);
-        memcpy(mixed, list, BENCH_K * 4);
-        for (int64_t k = BENCH_K - 1; k > 0; k--) {
-            int64_t other = kc_below(c, k + 1);
-            int32_t held = mixed[k];
-            mixed[k] = mixed[other], mixed[other] = held;
-        }
-        sorted.list[i] = (gather){&a, list, 6}, unsorted.list[i] = (gather){&a, mixed, 0};
-        far.lists[i] = near.lists[i] = list;
+static void bench_far(kc *c) {
+    static const char *const labels[] = {"2048 of 128K, another list each time", "2048 of 128K, one list"};
+    if (!kc_wants(c, labels[0]) && !kc_wants(c, labels[1])) return;
+    kc_begin(c, "far");
+    attends t = {.a = bench_args(c, NEAP_ROWS_BF16, 131072, BENCH_K), .step = 1};
+    t.a.n_rows = 1;
+    for (int i = 0; i < ATTEND_LISTS; i++) {
+        t.lists[i] = kc_bytes(c, BENCH_K * 4);
+        bench_list(c, t.lists[i], BENCH_K, 131072);
     }
-    double best[2];
-    best_of_two(c, run_next_gather, &unsorted, run_next_gather, &sorted, best);
-    if (!c->is_csv)
-        printf("%-8s %-7s gather of 1152-byte rows, 2048 of 128K: %.0f ns unsorted, %.0f ns sorted and fetched ahead\n",
-               c->family, c->isa, best[0] * 1e9 / BENCH_K, best[1] * 1e9 / BENCH_K);
-    ratio(c, "gather: unsorted / sorted and 6 rows ahead", best[0], best[1]);
-    best_of_two(c, run_next_attend, &far, run_next_attend, &near, best);
-    ratio(c, "attend, 2048 of 128K: another list each time / one", best[0], best[1]);
+    for (int i = 0; i < 2; i++, t.step = 0) {
+        c->items = BENCH_K;
+        kc_bench(c, labels[i], run_next_attend, &t, BENCH_K * BENCH_WIDTH * 2.0, macs_of(&t.a));
+    }
 }
 
 static void bench(kc *c) {
     bench_sizes(c);
     if (strcmp(c->isa, "scalar") == 0) return;
-    bench_ratios(c);
+    if (kc_wants(c, "ratios")) bench_ratios(c);
     bench_gather(c);
+    bench_far(c);
 }
 
 const kc_family_tests neap_kc_attn = {check, bench};

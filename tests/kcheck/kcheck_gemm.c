@@ -151,6 +151,7 @@ static void bench_kind(kc *c, neap_matrix_kind kind, neap_x_form form) {
         char label[80];
         snprintf(label, sizeof label, "%s%s m %lld n %lld k %lld %s", neap_matrix_kind_name(kind), forms[form],
                  (long long)m, (long long)cases[i].n, (long long)k, cases[i].note);
+        if (!kc_wants(c, label)) continue;
         kc_begin(c, "%s", label);
         problem p = make(c, kind, n, k, m, KC_NORMAL, false);
         p.a.x_form = form;

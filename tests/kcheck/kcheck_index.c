@@ -304,7 +304,6 @@ typedef struct timed {
     const int32_t *warm;
     const kc_unfused *other;
     const kc *c;
-    int64_t macs; /* of run_multiply */
 } timed;
 
 static void run_fused(timed *t) {
@@ -320,13 +319,10 @@ static void run_unfused(timed *t) {
 }
 static void run_digits(timed *t) { t->other->digits(t->out, t->scores, t->keys, t->a.end, t->a.k); }
 static void run_select(timed *t) { t->other->select(t->out, t->scores, t->a.end, t->a.k, t->warm, t->a.out); }
-static void run_multiply(timed *t) {
-    t->scores[0] += 1e-30f * t->other->multiply(1 << 14, &t->macs); /* short, as the inner loops are */
-}
 static void run_sum(timed *t) { t->scores[0] += 1e-30f * t->other->sum(t->scores, t->a.end); }
 
 /* Best times of several functions that take turns, so that all of them see the same machine. */
-enum { TURNS = 4 };
+enum { TURNS = 2 };
 static void best_of(timed *t, void (*const *runs)(timed *t), int n, double *best) {
     double spent = 0;
     for (int i = 0; i < n; i++) best[i] = 1e9;
@@ -361,66 +357,83 @@ static timed problem(kc *c, neap_row_kind kind, int64_t heads, int64_t rows, int
     return t;
 }
 
-/* Fused against unfused; times per key and row. The FMA peak is measured in the same turns. */
+static void scan_once(const kc *c, void *args) {
+    (void)c;
+    run_scan(args);
+}
+static void fused_once(const kc *c, void *args) {
+    (void)c;
+    run_fused(args);
+}
+static void select_once(const kc *c, void *args) {
+    (void)c;
+    run_select(args);
+}
+
+/* Scan alone and scan with selection; then against separate passes, in turns. */
 static void bench_scan(kc *c, neap_row_kind kind, int64_t rows, int64_t n) {
     enum { HEADS = 32, K = 2048 };
-    static void (*const runs[TURNS])(timed * t) = {run_fused, run_scan, run_unfused, run_multiply};
-    timed t = problem(c, kind, HEADS, rows, n, K, unfused_of(c));
+    static void (*const runs[TURNS])(timed * t) = {run_fused, run_unfused};
+    const kc_unfused *other = unfused_of(c);
+    char label[2][64];
+    snprintf(label[0], sizeof label[0], "%s scan, %lld keys, %lld rows", neap_row_kind_name(kind), (long long)n,
+             (long long)rows);
+    snprintf(label[1], sizeof label[1], "%s scan and top, %lld keys, %lld rows", neap_row_kind_name(kind), (long long)n,
+             (long long)rows);
+    bool is_compared = other && kc_wants(c, "against separate passes");
+    if (!is_compared && !kc_wants(c, label[0]) && !kc_wants(c, label[1])) return;
+    timed t = problem(c, kind, HEADS, rows, n, K, is_compared ? other : NULL);
     double best[TURNS], each = (double)(n * rows), macs = each * HEADS * 128;
-    best_of(&t, runs, t.other ? TURNS : 2, best);
-    double peak = t.other ? (double)t.macs / best[3] : 0, bytes = (double)(n / 64 * t.a.keys.page_bytes);
-    double ratio = t.other ? best[2] / best[0] : 0;
-    if (c->is_csv)
-        printf("index,%s,%s %lld keys %lld rows to unfused,%.3f,%.3f,%.3f,%.3f,%.2f\n", c->isa,
-               neap_row_kind_name(kind), (long long)n, (long long)rows, best[0] * 1e6, best[0] * 1e6,
-               bytes / best[0] * 1e-9, macs / best[0] * 1e-9, ratio);
-    else
-        printf("index    %-7s %-5s %6lld keys %lld rows: fused %8.1f ns/key/row (%5.1f GMAC/s, %4.1f %% of FMA peak; "
-               "scan alone %4.1f %%)  unfused %8.1f  ratio %.2f\n",
-               c->isa, neap_row_kind_name(kind), (long long)n, (long long)rows, best[0] / each * 1e9,
-               macs / best[0] * 1e-9, peak > 0 ? macs / best[0] / peak * 100 : 0,
-               peak > 0 ? macs / best[1] / peak * 100 : 0, t.other ? best[2] / each * 1e9 : 0, ratio);
-    fflush(stdout);
+    double bytes = (double)(n / NEAP_PAGE_ROWS * t.a.keys.page_bytes);
+    for (int i = 0; i < 2; i++) {
+        c->items = each;
+        kc_bench(c, label[i], i ? fused_once : scan_once, &t, bytes, macs);
+    }
+    if (!is_compared || c->is_csv) return;
+    best_of(&t, runs, TURNS, best);
+    printf("%-8s %-10s %-36s fused %.1f ns a key and row, separate passes %.1f, ratio %.2f\n", c->family, c->isa,
+           label[1], best[0] / each * 1e9, best[1] / each * 1e9, best[1] / best[0]);
 }
 
 /* The selection alone, from an array of scores. */
 static void bench_select(kc *c) {
     enum { N = 131072, K = 2048 };
+    static void (*const runs[TURNS])(timed * t) = {run_digits, run_sum};
+    if (!kc_wants(c, "top 2048 of 131072, warm") && !kc_wants(c, "top 2048 of 131072, cold")) return;
     timed t = problem(c, NEAP_ROWS_BF16, 1, 1, N, K, unfused_of(c));
+    double best[TURNS];
     float *scores = kc_floats(c, N, 0, KC_NORMAL);
     int32_t *list = kc_bytes(c, K * 4);
     memcpy(t.scores, scores, N * sizeof *scores);
-    static void (*const cold_runs[])(timed * t) = {run_digits, run_select, run_sum};
-    static void (*const warm_runs[])(timed * t) = {run_select, run_sum};
-    double cold[3], warm[2];
-    best_of(&t, cold_runs, 3, cold);
-    memcpy(list, t.out, K * 4);
+    c->items = N;
+    kc_bench(c, "top 2048 of 131072, cold", select_once, &t, 4.0 * N, 0);
+    if (kc_wants(c, "against separate passes") && !c->is_csv) {
+        best_of(&t, runs, TURNS, best);
+        printf("%-8s %-10s memory pass %.1f us, counted digits %.1f us\n", c->family, c->isa, best[1] * 1e6,
+               best[0] * 1e6);
+    }
     /* the selection of a step before: a little noise on every score */
-    uint64_t state = c->random;
+    run_select(&t);
+    memcpy(list, t.out, K * 4);
     float *other = kc_floats(c, N, 0, KC_NORMAL);
     for (int64_t i = 0; i < N; i++) t.scores[i] = scores[i] + 0.05f * other[i];
     t.warm = list;
-    best_of(&t, warm_runs, 2, warm);
-    c->random = state;
-    printf(
-        "index    %-7s top %d of %d scores: memory pass %.1f us; warm gate %.1f us (%.2f passes), cold gate %.1f us, "
-        "counted digits %.1f us\n",
-        c->isa, K, N, warm[1] * 1e6, warm[0] * 1e6, warm[0] / warm[1], cold[1] * 1e6, cold[0] * 1e6);
+    c->items = N;
+    kc_bench(c, "top 2048 of 131072, warm", select_once, &t, 4.0 * N, 0);
 }
 
 static void bench(kc *c) {
     static const neap_row_kind kinds[] = {NEAP_ROWS_F32, NEAP_ROWS_BF16, NEAP_ROWS_MXFP8};
-    static const int64_t ns[] = {4096, 32768, 131072};
-    const kc_unfused *other = unfused_of(c);
-    if (!other) {
+    static const int64_t ns[] = {4096, 32768};
+    if (!unfused_of(c)) {
         bench_scan(c, NEAP_ROWS_BF16, 1, 4096);
         return;
     }
-    if (!c->is_csv) printf("index    %-7s 32 heads x 128, top 2048\n", c->isa);
+    if (!c->is_csv) printf("%-8s %-10s 32 heads x 128, top 2048\n", c->family, c->isa);
     for (int i = 0; i < 3; i++)
-        for (int j = 0; j < 3; j++)
+        for (int j = 0; j < 2; j++)
             for (int64_t rows = 1; rows <= 8; rows += 7) bench_scan(c, kinds[i], rows, ns[j]);
-    if (!c->is_csv) bench_select(c);
+    bench_select(c);
 }
 
 const kc_family_tests neap_kc_index = {check, bench};

@@ -123,6 +123,7 @@ static void bench(kc *c) {
         h.a.state = kc_floats(c, h.state_n, 0, KC_ZEROS);
         h.a.win_q = kc_floats(c, h.win_k, 0, KC_NORMAL), h.a.win_k = kc_floats(c, h.win_k, 0, KC_NORMAL);
         h.a.win_v = kc_floats(c, h.win_v, 0, KC_NORMAL), h.a.out = kc_output(c, tokens[i] * h.a.ld_out, 0);
+        c->items = (double)tokens[i], c->region = (double)h.state_n * 4;
         kc_bench(c, label, timed, &h.a, (double)tokens[i] * 128 * 128 * 8, (double)tokens[i] * 128 * 128 * 4);
     }
 }

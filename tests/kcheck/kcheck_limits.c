@@ -48,6 +48,12 @@ static void make_block(void) {
     memset(block.memory, 1, (size_t)block.bytes);
 }
 
+const void *kc_far_block(int64_t *bytes) {
+    make_block();
+    *bytes = block.bytes;
+    return block.memory;
+}
+
 static void keep_least(double *least, double value) {
     if (value < *least) *least = value;
 }
@@ -101,7 +107,7 @@ void kc_limits_begin(kc_limits *l) { *l = (kc_limits){.memory = 1, .near = 1, .m
 
 void kc_limits_turn(kc_limits *l, const kc *c, double bytes, bool is_cold) {
     if (bytes > 0 && is_cold) read_memory(l, c, bytes);
-    if (bytes > 0 && !is_cold) read_near(l, c, bytes);
+    if (bytes > 0 && !is_cold) read_near(l, c, c->region > 0 ? c->region : bytes);
     multiply(l, c, c->maths);
     count_cycles(l);
     l->turns++;

@@ -22,7 +22,7 @@ static int by_value(const void *a, const void *b) {
 static void measure(kc *c, timing *t, void (*run)(const kc *c, void *args), void *args, double bytes) {
     const double enough = 2e-3, budget = 0.5;
     int64_t copies = kc_cold_fill(c), copy = 0;
-    t->is_cold = copies > 0;
+    t->is_cold = copies > 0 || c->is_far;
     kc_limits_begin(&t->limits);
     double start = kc_now(), spent = 0;
     run(c, args); /* warm */
@@ -80,15 +80,24 @@ static void print(const kc *c, const kc_result *r, const timing *t, double bytes
     printf("\n");
 }
 
-bool kc_wants(const kc *c, const char *label) { return !kc_floors_exist() || kc_floors_want(c->family, c->isa, label); }
+/* Labels without the spaces at their ends. */
+static void name_case(char name[static 64], const char *label) {
+    snprintf(name, 64, "%s", label);
+    for (size_t n = strlen(name); n && name[n - 1] == ' '; n--) name[n - 1] = 0;
+}
+
+bool kc_wants(const kc *c, const char *label) {
+    char name[64];
+    name_case(name, label);
+    return !kc_floors_exist() || kc_floors_want(c->family, c->isa, name);
+}
 
 void kc_bench(kc *c, const char *label, void (*run)(const kc *c, void *args), void *args, double bytes, double macs) {
     kc_result r = {.items = c->items};
     timing t;
     snprintf(r.family, sizeof r.family, "%s", c->family);
     snprintf(r.isa, sizeof r.isa, "%s", c->isa);
-    snprintf(r.label, sizeof r.label, "%s", label);
-    for (size_t n = strlen(r.label); n && r.label[n - 1] == ' '; n--) r.label[n - 1] = 0;
+    name_case(r.label, label);
     if (kc_wants(c, r.label)) {
         c->maths = settle_maths(c);
         measure(c, &t, run, args, bytes);
@@ -103,6 +112,7 @@ void kc_bench(kc *c, const char *label, void (*run)(const kc *c, void *args), vo
         fflush(stdout);
     }
     c->maths = NEAP_PEAK_FMA;
-    c->items = 0;
+    c->items = c->region = 0;
+    c->is_far = false;
     c->n_cold = 0;
 }

@@ -13,8 +13,7 @@ typedef struct kc_unfused {
     void (*select)(int32_t *out, const float *scores, int64_t n, int64_t k, const int32_t *warm, neap_candidates *list);
     /* the same by counting digits, without vectors; keys: scratch, n */
     void (*digits)(int32_t *out, const float *scores, uint32_t *keys, int64_t n, int64_t k);
-    float (*sum)(const float *x, int64_t n);     /* one pass through memory */
-    float (*multiply)(int64_t n, int64_t *macs); /* n rounds of nothing but multiply-adds */
+    float (*sum)(const float *x, int64_t n); /* one pass through memory */
 } kc_unfused;
 
 const kc_unfused *neap_kc_unfused_avx2(void);

@@ -109,19 +109,6 @@ static float sum_pass(const float *x, int64_t n) {
     return lanes[0];
 }
 
-static float multiply_rounds(int64_t n, int64_t *macs) {
-    vec sum[12], x = v_set1(0.5f);
-    float lanes[V_WIDTH];
-    V_UNROLL for (int t = 0; t < 12; t++) sum[t] = v_set1((float)t);
-    for (int64_t i = 0; i < n; i++) {
-        V_UNROLL for (int t = 0; t < 12; t++) sum[t] = v_fma(sum[t], x, x);
-    }
-    V_UNROLL for (int t = 1; t < 12; t++) sum[0] = v_add(sum[0], sum[t]);
-    v_store(lanes, sum[0]);
-    *macs = n * 12 * V_WIDTH;
-    return lanes[0];
-}
-
-static const kc_unfused unfused = {dots_pass, weigh_pass, select_pass, digits_pass, sum_pass, multiply_rounds};
+static const kc_unfused unfused = {dots_pass, weigh_pass, select_pass, digits_pass, sum_pass};
 
 #endif
