@@ -1,6 +1,7 @@
 /* Greedy continuations of every golden file, which an independent implementation computed: the same tokens, in
  * one shot and in small chunks, alone and with a neighbour. Compared up to the first step whose margin over the
- * second best logit is below what two correct float32 implementations may differ by.
+ * second best logit is below what two correct float32 implementations may differ by. Models with INT8 or MXFP4 weights
+ * with 16-bit activations too: the files are made with margins of at least 5e-3.
  *
  * These models have random weights, so where there is a tokenizer they may prefer a reserved id, which the
  * sampler never gives out: generation is compared up to there, the logits' argmax (fed with the golden tokens)
@@ -48,7 +49,8 @@ static bool read_golden(const char *path, golden *g) {
     return g->n_tokens > 0 && n > 0;
 }
 
-static int compare_one(const neap_model *m, const char *path, const golden *g, int32_t batch, bool has_neighbour) {
+static int compare_one(const neap_model *m, const char *path, const golden *g, int32_t act, int32_t batch,
+                       bool has_neighbour) {
     neap_engine *e = NULL;
     neap_seq *seq = NULL;
     neap_seq *neighbour = NULL;
@@ -56,6 +58,7 @@ static int compare_one(const neap_model *m, const char *path, const golden *g, i
     neap_engine_options_init(&o);
     o.cache_type = NEAP_CACHE_F32;
     o.index_type = NEAP_INDEX_F32;
+    o.act_type = act;
     o.n_threads = 2;
     o.seqs_max = 2;
     o.context_max = g->n_tokens + g->n_greedy;
@@ -111,7 +114,7 @@ static void best_tap(void *user, const neap_tap *tap) {
     }
 }
 
-static void compare_fed(const neap_model *m, const char *path, const golden *g) {
+static void compare_fed(const neap_model *m, const char *path, const golden *g, int32_t act) {
     static int32_t tokens[PROMPT_MAX + NEW_MAX];
     static best_logits b;
     neap_engine *e = NULL;
@@ -124,6 +127,7 @@ static void compare_fed(const neap_model *m, const char *path, const golden *g) 
     neap_engine_options_init(&o);
     o.cache_type = NEAP_CACHE_F32;
     o.index_type = NEAP_INDEX_F32;
+    o.act_type = act;
     o.n_threads = 1;
     o.context_max = g->n_tokens + g->n_greedy;
     o.enable_taps = 1;
@@ -159,6 +163,7 @@ static void test_greedy(void **state) {
         DIR *d = opendir(paths[i]);
         assert_non_null(d);
         neap_model *m = open_model(paths[i], NULL);
+        const bool has_integers = m->has_int_experts || m->has_int_others;
         for (struct dirent *entry = readdir(d); entry != NULL; entry = readdir(d)) {
             char path[800];
             const size_t n = strlen(entry->d_name);
@@ -168,12 +173,14 @@ static void test_greedy(void **state) {
             }
             snprintf(path, sizeof path, "%s/%.250s", paths[i], entry->d_name);
             if (!read_golden(path, &g)) continue;
-            compare_fed(m, path, &g);
+            compare_fed(m, path, &g, NEAP_ACT_F32);
+            if (has_integers) compare_fed(m, path, &g, NEAP_ACT_INT16);
             const int32_t n_fed = g.n_greedy;
             g.n_greedy = n_allowed(m, &g);
             if (g.n_greedy > 0) {
-                assert_int_equal(compare_one(m, path, &g, 512, false), g.n_greedy);
-                assert_int_equal(compare_one(m, path, &g, 7, true), g.n_greedy);
+                assert_int_equal(compare_one(m, path, &g, NEAP_ACT_F32, 512, false), g.n_greedy);
+                assert_int_equal(compare_one(m, path, &g, NEAP_ACT_F32, 7, true), g.n_greedy);
+                if (has_integers) assert_int_equal(compare_one(m, path, &g, NEAP_ACT_INT16, 7, true), g.n_greedy);
             }
             printf("%s/%s: %d tokens equal, %d generated\n", base_name(paths[i]), entry->d_name, n_fed, g.n_greedy);
             n_files++;
