@@ -218,8 +218,8 @@ typedef enum neap_index_type {
     NEAP_INDEX_MXFP8 = 3 /* E4M3, one E8M0 scale per 32; queries are rounded the same way */
 } neap_index_type;
 
-/* What products with INT8 and MXFP4 weights multiply with; products with other weights take float32 activations whatever is
- * said here, and so do the router and the indexer. docs/accuracy.md has the measured loss. */
+/* What products with INT8 and MXFP4 weights multiply with; products with other weights take float32 activations
+ * whatever is said here, and so do the router and the indexer. docs/accuracy.md has the measured loss. */
 typedef enum neap_act_type {
     NEAP_ACT_DEFAULT = 0, /* INT16; of moe_act_type: what act_type says */
     NEAP_ACT_F32 = 1,     /* the model's definition */

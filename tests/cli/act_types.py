@@ -120,7 +120,8 @@ ids = [draw.randrange(256) for _ in range(70)]
 want = floats(logits(decoded(INT8, "decoded"), ids))
 width = len(want) // len(ids)
 rows = range(0, len(want), width)
-for act, most, mean, median, share in (("f32", 1e-4, 1e-5, 1e-5, 1.0), ("int16", 2e-3, 4.2e-4, 4.2e-4, 1.0), ("int8", None, None, 0.1, 0.8)):
+for act, most, mean, median, share in (("f32", 1e-4, 1e-5, 1e-5, 1.0), ("int16", 2e-3, 4.2e-4, 4.2e-4, 1.0),
+                                       ("int8", None, None, 0.1, 0.8)):
     now = floats(logits(INT8, ids, "--act", act))
     errors = sorted(abs(a - b) for a, b in zip(now, want))
     same = sum(now[r:r + width].index(max(now[r:r + width])) == want[r:r + width].index(max(want[r:r + width])) for r in rows) / len(rows)

@@ -1,7 +1,7 @@
 /* The equalities that everything above the forward relies on, on real layers and bit by bit: token by token =
  * one shot = any chunking = batched with others = any number of threads = any instruction set = whatever the
- * memory held before. All logits, all inner rows and the caches are compared, on every golden model and two of them with
- * INT8 weights, with caches in every format and activations in every form (they go round over models and tests;
+ * memory held before. All logits, all inner rows and the caches are compared, on every golden model and two of them
+ * with INT8 weights, with caches in every format and activations in every form (they go round over models and tests;
  * NEAP_LONG runs all with all).
  *
  * NEAP_LONG=1 in the environment runs more of everything. */

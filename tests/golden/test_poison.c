@@ -1,7 +1,8 @@
 /* Nothing is read before it is written. With the hook of base/arena.h on, the buffers of a step, fresh pages, state
  * and windows hold 0xFF (NaN in every format) or 0x7F (NaN codes, huge numbers) instead of zeros; every logit, every
  * inner row and every cache must have the bits that it has without. All golden models, two of them with INT8 weights
- * too, and the bundled one; caches as BF16, FP8 and MXFP8, activations in every form. Engine state F1, F2, F6, F7, F8 (tests/CASES.md).
+ * too, and the bundled one; caches as BF16, FP8 and MXFP8, activations in every form. Engine state F1, F2, F6, F7, F8
+ * (tests/CASES.md).
  *
  * NEAP_LONG=1 in the environment runs all formats and all first chunks with all patterns everywhere. */
 #include "trace.h"

@@ -157,8 +157,8 @@ static inline int list_models(char paths[TRACE_MODELS_MAX][512]) {
     return n;
 }
 
-/* Two golden models once more with INT8 weights, below a new folder (quantised_remove): one whose other weights are F32,
- * and one with MXFP4 experts. The new number of paths. */
+/* Two golden models once more with INT8 weights, below a new folder (quantised_remove): one whose other weights are
+ * F32, and one with MXFP4 experts. The new number of paths. */
 static char quantised_root[64];
 static inline int quantised_models(char paths[TRACE_MODELS_MAX][512], int n) {
     static const struct {

@@ -2,7 +2,8 @@
  * codes and scales that were drawn, and the error of every output must stay within what the definition allows,
  *   |y - sum x w| <= sum over units of a / (2 Q) * sum |w|  + rounding of the float32 chain over units,
  * a the largest |x| of the unit. Ordinary rows, zeros, tiny and huge ones, one large value beside small ones, NaN and
- * infinities; several shapes of units; every level of this CPU, tiles included, with the bits of the scalar definition. */
+ * infinities; several shapes of units; every level of this CPU, tiles included, with the bits of the scalar
+ * definition. */
 #include "kernels/cpu.h"
 #include "unit_data.h"
 
