@@ -7,7 +7,8 @@
  * no number depends on the order. The engine has room for the deepest one; its memory is announced before the first
  * token, and the memory that the process itself wrote (RssAnon: without the pages of its program file), less what it
  * held before the model was opened, is shown beside it: after the last token, for none of it is given back before.
- * Tokens are the greedy ones; the model's end tokens do not end anything.
+ * Tokens are the greedy ones; the model's end tokens do not end anything. Beside the rates stand their shares of what
+ * the machine can do (roofline.h), measured before the model is opened and again at the end.
  *
  * Called by main. Owns the prompt and the samples. */
 #include <stdio.h>
@@ -19,6 +20,7 @@
 #include "compute.h"
 #include "json_out.h"
 #include "report.h"
+#include "roofline.h"
 #include "terminal.h"
 
 enum { DEPTHS_MAX = 64 };
@@ -28,6 +30,7 @@ typedef struct level {
     double prompt_rate, tail_rate; /* tokens per second: all of the prompt, its last -p tokens; 0 = none */
     double median, least, cpu;     /* seconds of a new token; cpu: least of all threads together */
     size_t n_samples;
+    neap_cli_share share;
 } level;
 
 typedef struct run {
@@ -40,6 +43,7 @@ typedef struct run {
     double cpu;      /* least so far at this depth */
     size_t n_samples;
     neap_memory announced;
+    neap_limits limits;
     neap_engine_stats stats;
     uint64_t before_bytes, peak_bytes; /* own memory before the model and at its peak */
     uint64_t process_bytes;            /* peak of the whole process */
@@ -199,16 +203,17 @@ static void print_table(const run *r, const neap_model_info *info, const neap_en
                   r->stats.n_threads == 1 ? "" : "s", info->kernels);
     char tail[32];
     snprintf(tail, sizeof tail, "last %lld", (long long)r->n_prompt);
-    neap_cli_outf("| %8s | %12s | %12s | %13s | %13s | %13s | %8s |\n", "depth", "prompt tok/s", tail, "decode median",
-                  "least", "least cpu", "tok/s");
-    neap_cli_outf(
-        "| -------: | -----------: | -----------: | ------------: | ------------: | ------------: | -------: |\n");
+    neap_cli_outf("| %8s | %12s | %12s | %7s | %13s | %13s | %13s | %8s | %7s |\n", "depth", "prompt tok/s", tail,
+                  "of peak", "decode median", "least", "least cpu", "tok/s", "of mem.");
+    neap_cli_outf("| -------: | -----------: | -----------: | ------: | ------------: | ------------: | "
+                  "------------: | -------: | ------: |\n");
     for (size_t i = 0; i < r->n_levels; i++) {
         const level *l = &r->levels[i];
-        neap_cli_outf("| %8lld | %12.2f | %12.2f | %10.3f ms | %10.3f ms | %10.3f ms | %8.2f |\n", (long long)l->depth,
-                      l->prompt_rate, l->tail_rate, l->median * 1e3, l->least * 1e3, l->cpu * 1e3,
-                      l->median > 0 ? 1 / l->median : 0);
+        neap_cli_outf("| %8lld | %12.2f | %12.2f | %5.1f %% | %10.3f ms | %10.3f ms | %10.3f ms | %8.2f | %5.1f %% |\n",
+                      (long long)l->depth, l->prompt_rate, l->tail_rate, l->share.prompt_share * 100, l->median * 1e3,
+                      l->least * 1e3, l->cpu * 1e3, l->median > 0 ? 1 / l->median : 0, l->share.decode_share * 100);
     }
+    neap_cli_limits_print(&r->limits);
     neap_cli_outf("memory: %.1f MiB announced for %d tokens (weights %.1f, states %.1f, caches %.1f, work %.1f), "
                   "%.1f MiB used at the peak\n",
                   mib(r->announced.total), r->s.context, mib(r->announced.weights), mib(r->announced.state),
@@ -240,9 +245,11 @@ static void print_json(const run *r, const neap_model_info *info, const neap_eng
         neap_cli_json_real(&out, "decode_least_ms", l->least * 1e3, 6);
         neap_cli_json_real(&out, "decode_cpu_ms", l->cpu * 1e3, 6);
         neap_cli_json_uint(&out, "decode_samples", l->n_samples);
+        neap_cli_share_json(&out, &l->share);
         neap_cli_json_close(&out, '}');
     }
     neap_cli_json_close(&out, ']');
+    neap_cli_limits_json(&out, &r->limits);
     neap_cli_json_open(&out, "memory", '{');
     neap_cli_json_int(&out, "context", r->s.context);
     neap_cli_json_uint(&out, "announced_bytes", r->announced.total);
@@ -280,6 +287,19 @@ static int start(run *r, const neap_model_info *info, neap_engine_options *e) {
     return neap_cli_session_start(&r->s, e->context_max, 0);
 }
 
+/* The least times against the best limits: both are what the machine does undisturbed. */
+static int find_shares(run *r, const neap_engine_options *e) {
+    int code = NEAP_EXIT_OK;
+    neap_cli_limits_measure(r->s.options, &r->limits);
+    for (size_t i = 0; code == NEAP_EXIT_OK && i < r->n_levels; i++) {
+        level *l = &r->levels[i];
+        int64_t n = prompt_of(r, l->depth), depth = (l->depth > 0 ? n : 1) + r->n_new / 2;
+        code = neap_cli_share_find(r->s.model, e, &r->limits, 1, n, depth, l->prompt_rate > 0 ? 1 / l->prompt_rate : 0,
+                                   l->least, &l->share);
+    }
+    return code;
+}
+
 int neap_cli_bench(const neap_cli_options *o) {
     run r = {.n_prompt = o->bench_prompt, .n_new = o->bench_new, .repetitions = o->repetitions};
     neap_model_info info = {.struct_size = sizeof info};
@@ -287,6 +307,7 @@ int neap_cli_bench(const neap_cli_options *o) {
     int code = parse_depths(&r, o->depth);
     if (code != NEAP_EXIT_OK) return code;
     r.samples = neap_cli_alloc((size_t)(r.repetitions * r.n_new) + 1, sizeof *r.samples);
+    neap_cli_limits_measure(o, &r.limits);
     r.before_bytes = status_bytes("RssAnon");
     code = neap_cli_session_open(&r.s, o);
     if (code == NEAP_EXIT_OK) code = neap_cli_failed(neap_model_describe(r.s.model, &info), NEAP_CLI_RUNNING);
@@ -298,6 +319,7 @@ int neap_cli_bench(const neap_cli_options *o) {
         r.stats.struct_size = sizeof r.stats;
         code = neap_cli_failed(neap_engine_statistics(r.s.engine, &r.stats), NEAP_CLI_RUNNING);
     }
+    if (code == NEAP_EXIT_OK) code = find_shares(&r, &e);
     if (code == NEAP_EXIT_OK && o->json)
         print_json(&r, &info, &e);
     else if (code == NEAP_EXIT_OK)

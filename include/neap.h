@@ -255,6 +255,37 @@ typedef struct neap_memory {
 NEAP_API void neap_engine_options_init(neap_engine_options *o);
 /* What an engine with these options will claim, without claiming it. Works on a describe_only model. */
 NEAP_API neap_status neap_engine_memory(const neap_model *m, const neap_engine_options *o, neap_memory *out);
+
+/* What one step must at least read and multiply (src/engine/work.c has the formulas), to compare its time with the
+ * machine's limits. */
+typedef struct neap_work {
+    size_t struct_size;
+    uint64_t weight_bytes; /* packed weights: of experts, those that so many tokens are expected to choose */
+    uint64_t state_bytes;  /* recurrent states, read and written */
+    uint64_t cache_bytes;  /* latents and index keys, read and written */
+    double multiply_adds;  /* of products with weights, attention, indexer and recurrence */
+} neap_work;
+/* A step of n_seqs sequences that hold `depth` tokens each and advance by n_tokens: 1 = decoding, more = a chunk of a
+ * prompt. n_logits: rows of all sequences whose logits are wanted; n_seqs when decoding, 0 or 1 for a chunk. Of the
+ * options the cache types count. out->struct_size must be set by the caller. Works on a describe_only model. */
+NEAP_API neap_status neap_engine_work(const neap_model *m, const neap_engine_options *o, int32_t n_seqs,
+                                      int32_t n_tokens, int64_t depth, int32_t n_logits, neap_work *out);
+
+/* What this machine reaches with n_threads threads that do one thing only; all of them together, per second. */
+typedef struct neap_limits {
+    size_t struct_size;
+    double read_bytes;         /* from memory larger than the caches */
+    double multiply_adds;      /* float32 */
+    double multiply_adds_int8; /* 8-bit integers, by the best instruction; 0: there is none */
+    double multiply_adds_bf16;
+    int32_t n_threads;
+} neap_limits;
+/* Takes about `seconds` (half a second is enough on a quiet machine) and neap_limits_memory() bytes, 8 MiB a thread if
+ * that is more, which are free again when it returns. cpu: a mask as in neap_model_options. n_threads 0 = default.
+ * out->struct_size must be set by the caller. */
+NEAP_API neap_status neap_measure_limits(const char *cpu, int32_t n_threads, double seconds, neap_limits *out);
+NEAP_API uint64_t neap_limits_memory(void);
+
 NEAP_API neap_status neap_engine_create(neap_engine **out, const neap_model *m, const neap_engine_options *o);
 NEAP_API void neap_engine_destroy(neap_engine *e);
 

@@ -23,7 +23,7 @@
 
 /* ---- sizes ---- */
 
-static neap_status resolve_options(neap_engine_options *o, const neap_model *m, const neap_engine_options *in) {
+neap_status neap_engine_options_resolve(neap_engine_options *o, const neap_model *m, const neap_engine_options *in) {
     NEAP_CHECK(m != NULL, NEAP_INVALID_ARGUMENT, "the model is NULL");
     NEAP_TRY(neap_engine_options_take(o, in));
     if (o->n_threads == 0) o->n_threads = neap_default_threads();
@@ -39,7 +39,7 @@ static neap_status resolve_options(neap_engine_options *o, const neap_model *m, 
     return NEAP_OK;
 }
 
-static neap_forward_options forward_options(const neap_engine_options *o) {
+neap_forward_options neap_engine_forward_options(const neap_engine_options *o) {
     static const neap_row_kind latents[] = {NEAP_ROWS_BF16, NEAP_ROWS_F32, NEAP_ROWS_BF16, NEAP_ROWS_FP8};
     static const neap_row_kind indexes[] = {NEAP_ROWS_BF16, NEAP_ROWS_F32, NEAP_ROWS_BF16, NEAP_ROWS_MXFP8};
     static const neap_x_form acts[] = {NEAP_X_INT16, NEAP_X_F32, NEAP_X_INT16, NEAP_X_INT8};
@@ -101,7 +101,7 @@ static uint64_t own_bytes(const neap_model *m, const neap_engine_options *o, siz
 static neap_status measure(const neap_model *m, const neap_engine_options *o, neap_memory *memory) {
     size_t token_bytes_max;
     int32_t n_unsampled;
-    const neap_forward_options fo = forward_options(o);
+    const neap_forward_options fo = neap_engine_forward_options(o);
     NEAP_TRY(scan_tokens(m, &token_bytes_max, NULL, &n_unsampled));
     NEAP_TRY(neap_forward_memory(m, &fo, &memory->state, &memory->cache, &memory->work));
     const uint64_t parts[] = {memory->work, memory->state, memory->cache};
@@ -126,7 +126,7 @@ neap_status neap_engine_memory(const neap_model *m, const neap_engine_options *o
                "struct_size of the result is %zu, this library knows %zu", size, sizeof *out);
     neap_engine_options resolved;
     neap_memory memory = {.struct_size = size};
-    NEAP_TRY(resolve_options(&resolved, m, o));
+    NEAP_TRY(neap_engine_options_resolve(&resolved, m, o));
     NEAP_TRY(measure(m, &resolved, &memory));
     memcpy(out, &memory, size);
     return NEAP_OK;
@@ -192,7 +192,7 @@ static neap_status claim_lists(neap_engine *e) {
 }
 
 static neap_status claim(neap_engine *e) {
-    const neap_forward_options fo = forward_options(&e->options);
+    const neap_forward_options fo = neap_engine_forward_options(&e->options);
     NEAP_TRY(claim_sampler(e));
     NEAP_TRY(read_stop_tokens(e));
     NEAP_TRY(claim_lists(e));
@@ -206,7 +206,7 @@ neap_status neap_engine_create(neap_engine **out, const neap_model *m, const nea
     NEAP_CHECK(out != NULL, NEAP_INVALID_ARGUMENT, "the place for the engine is NULL");
     *out = NULL;
     neap_engine_options options;
-    NEAP_TRY(resolve_options(&options, m, o));
+    NEAP_TRY(neap_engine_options_resolve(&options, m, o));
     NEAP_CHECK(m->is_loaded, NEAP_INVALID_ARGUMENT, "the model was opened with describe_only; it has no weights");
     NEAP_TRY(check_memory(m, &options));
     const neap_log log = {.fn = options.log, .user = options.log_user};

@@ -63,6 +63,11 @@ struct neap_engine {
     uint64_t n_steps, n_rows, n_prompt_tokens, n_new_tokens, n_nonfinite, forward_ns;
 };
 
+/* engine.c: options with nothing 0 = default any more, and what the forward takes of them. */
+NEAP_MUST_CHECK neap_status neap_engine_options_resolve(neap_engine_options *o, const neap_model *m,
+                                                        const neap_engine_options *in);
+neap_forward_options neap_engine_forward_options(const neap_engine_options *o);
+
 /* sequence.c: what a step does to one sequence. */
 /* Rows that it wants from the next step. */
 static inline int32_t neap_seq_rows_left(const neap_seq *s) { return s->n_known - s->n_computed; }

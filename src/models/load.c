@@ -148,6 +148,7 @@ static neap_status match_checkpoint(neap_model *m, neap_checkpoint **c, neap_mat
     m->file_bytes = neap_checkpoint_bytes(*c);
     m->parameters = t->tally.parameters;
     m->parameters_active = t->tally.active;
+    m->work = t->work;
     for (int32_t i = 0; i < t->n_groups; i++) m->packed_bytes += t->group_bytes[i];
     return name_formats(m, t);
 }

@@ -347,7 +347,9 @@ static bool visit(void *user, const neap_want *want) {
     if (!keep(w, &match)) return false;
     if (n_bad(w) != before) return !(w->may_stop && w->n_lines == LINES_MAX);
     if (match.data != NULL || want->kind == NEAP_WANT_DECAY) {
-        w->out->group_bytes[want->group] += neap_match_bytes(want, &match);
+        uint64_t bytes = neap_match_bytes(want, &match);
+        w->out->group_bytes[want->group] += bytes;
+        neap_weights_count_work(&w->out->work, want, bytes, &w->m->net, w->m->is_tied);
         if (match.data != NULL) neap_weights_tally(&w->out->tally, want, &w->m->net, w->m->is_tied);
     }
     if (want->kind == NEAP_WANT_MATRIX && match.data != NULL) {

@@ -17,6 +17,7 @@ typedef struct neap_matches {
     uint64_t *group_bytes; /* [n_groups] packed bytes of each memory block, neap_mem memory */
     int32_t n_groups;
     neap_weight_tally tally;
+    neap_weight_work work;
     uint32_t kinds_dense, kinds_experts; /* masks 1 << neap_matrix_kind */
 } neap_matches;
 

@@ -22,6 +22,15 @@ typedef enum neap_family {
     NEAP_FAMILY_GLM_MOE_DSA
 } neap_family;
 
+/* Bytes in memory and multiply-adds of a row, of the layers without draft layers: what every step uses, the head, and
+ * all routed experts. The embedding counts where it is the head. */
+typedef struct neap_weight_part {
+    uint64_t bytes, multiply_adds;
+} neap_weight_part;
+typedef struct neap_weight_work {
+    neap_weight_part fixed, head, experts;
+} neap_weight_work;
+
 struct neap_model {
     neap_arena *arena; /* weights, vectors, names */
     neap_family family;
@@ -35,6 +44,7 @@ struct neap_model {
     neap_network net;
     neap_tokenizer *tokenizer; /* NULL: none in the directory */
     uint64_t parameters, parameters_active, file_bytes, packed_bytes;
+    neap_weight_work work;
     const char *weight_formats;
     bool has_int_experts, has_int_others; /* some of these matrices are INT8 or MXFP4 */
 };

@@ -312,3 +312,12 @@ void neap_weights_tally(neap_weight_tally *t, const neap_want *want, const neap_
     }
     t->active += n;
 }
+
+void neap_weights_count_work(neap_weight_work *t, const neap_want *want, uint64_t bytes, const neap_network *net,
+                             bool is_tied) {
+    if (want->is_draft || want->kind == NEAP_WANT_COPY || (want->is_embedding && !is_tied)) return;
+    bool is_head = want->is_embedding || (want->is_matrix_like && want->group == net->n_layers + net->n_mtp);
+    neap_weight_part *part = is_head ? &t->head : want->expert >= 0 ? &t->experts : &t->fixed;
+    part->bytes += bytes;
+    if (want->is_matrix_like) part->multiply_adds += (uint64_t)(want->n * want->k);
+}

@@ -62,5 +62,8 @@ typedef struct neap_weight_tally {
     uint64_t parameters, active;
 } neap_weight_tally;
 void neap_weights_tally(neap_weight_tally *t, const neap_want *want, const neap_network *net, bool is_tied);
+/* Adds one tensor of `bytes` bytes in memory to what a step reads and multiplies. */
+void neap_weights_count_work(neap_weight_work *t, const neap_want *want, uint64_t bytes, const neap_network *net,
+                             bool is_tied);
 
 #endif

@@ -40,6 +40,14 @@ with tempfile.TemporaryDirectory() as work:
         for d in j["depths"]:
             check(d["decode_samples"] == 6 and 0 < d["decode_least_ms"] <= d["decode_median_ms"], j)
             check(d["prompt_tokens_per_second"] > 0 and d["tail_tokens_per_second"] > 0, j)
+            check(d["decode_weight_bytes"] > 0 and d["prompt_multiply_adds"] > d["decode_multiply_adds"] > 0, d)
+            bytes_read = d["decode_weight_bytes"] + d["decode_state_bytes"] + d["decode_cache_bytes"]
+            rate = bytes_read / (d["decode_least_ms"] * 1e-3) / (j["limits"]["read_gb_per_second"] * 1e9)
+            check(0 < d["decode_share_of_memory"] and abs(d["decode_share_of_memory"] / rate - 1) < 0.01, d, rate)
+            rate = d["prompt_multiply_adds"] / max(d["depth"], 16) * d["prompt_tokens_per_second"] / 1e9
+            check(abs(d["prompt_share_of_float32"] / (rate / j["limits"]["float32_gmac_per_second"]) - 1) < 0.01, d)
+        check(j["depths"][0]["decode_weight_bytes"] == j["depths"][2]["decode_weight_bytes"], j)
+        check(j["depths"][0]["decode_cache_bytes"] < j["depths"][2]["decode_cache_bytes"], j)
         m = j["memory"]
         check(m["context"] == 1028, m)
         parts = ("weights_bytes", "state_bytes", "cache_bytes", "work_bytes")
@@ -53,7 +61,8 @@ with tempfile.TemporaryDirectory() as work:
 
     path = os.path.join(work, "k31")
     r = run("bench", path, "-d", "32", "-p", "0", "-n", "2")
-    check(r.code == 0 and r.err == b"" and b"memory:" in r.out and r.out.count(b"\n") == 5, r)
+    check(r.code == 0 and r.err == b"" and b"memory:" in r.out and r.out.count(b"\n") == 6, r)
+    check(b"\nlimits of " in r.out and b"| of peak |" in r.out and b" GMAC/s" in r.out, r)
     j = bench(path, "-d", "64", "-n", "0", "--cache-type", "fp8", "--index-type", "mxfp8")
     check(j["cache_type"] == "fp8" and j["index_type"] == "mxfp8" and j["depths"][0]["decode_samples"] == 0, j)
     r = subprocess.run([sys.executable, os.path.join(SOURCE, "bench/roofline.py"), path, "--bandwidth", "10",

@@ -5,8 +5,8 @@
  *   ns     0.6  index avx2 | select warm                   nanoseconds per item (key, row, token): at most 0.6
  *   cycles 2.0  index avx2 | select warm                   the same in clock cycles of this run
  *
- * Shares and cycles hold on every machine of a class, nanoseconds on those that the floor was written for. A floor whose
- * case does not exist fails like one that is missed: a renamed case must not take its floor along. */
+ * Shares and cycles hold on every machine of a class, nanoseconds on those that the floor was written for. A floor
+ * whose case does not exist fails like one that is missed: a renamed case must not take its floor along. */
 #include "kcheck_floors.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* What this core can do at best, measured beside a kernel: in turns with it, because a shared machine's speed drifts. */
+/* What this core can do at best, measured in turns with a kernel, because a shared machine's speed drifts. */
 #ifndef NEAP_TESTS_KCHECK_LIMITS_H
 #define NEAP_TESTS_KCHECK_LIMITS_H
 

@@ -1,4 +1,4 @@
-/* Peaks over either vector width; see kernels/peak.h. Twelve sums hide the latency of two units of depth four to six. */
+/* Peaks over either vector width; see kernels/peak.h. Twelve sums hide the latency of two units of depth 4 to 6. */
 #ifndef NEAP_KERNELS_X86_PEAK_VEC_H
 #define NEAP_KERNELS_X86_PEAK_VEC_H
 

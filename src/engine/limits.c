@@ -1,0 +1,141 @@
+/* The limits of this machine under a number of threads: reading memory, and multiply-adds of three kinds.
+ *
+ * All workers do the same at the same time, in slices of about a millisecond; a round takes from the first beginning to
+ * the last end. The best round counts, and rounds of all kinds take turns: other programs slow down some rounds, seldom
+ * all. Each worker reads a part of its own that it wrote itself, so that the pages lie where it runs.
+ *
+ * Owns its memory and its team; both are gone when it returns. */
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "kernels/cpu.h"
+#include "kernels/kernels.h"
+#include "runtime/team.h"
+
+enum { SLICE_BYTES = 8 << 20, KINDS = 3 };
+/* Some tenths of a millisecond each. */
+static const int64_t slice_multiply_adds[NEAP_PEAKS] = {
+    [NEAP_PEAK_FMA] = 1 << 25,  [NEAP_PEAK_DOT16] = 1 << 26,  [NEAP_PEAK_DOT8] = 1 << 27,
+    [NEAP_PEAK_BF16] = 1 << 26, [NEAP_PEAK_TILE16] = 1 << 28, [NEAP_PEAK_TILE8] = 1 << 29};
+
+typedef struct worker {
+    double begin, end, done;
+    float sink;
+    uint64_t sum;
+    char apart[64]; /* of the next worker's numbers */
+} worker;
+
+typedef struct job {
+    neap_team *team;
+    const neap_kernels *k;
+    char *memory;
+    int64_t part; /* bytes of each worker, a multiple of SLICE_BYTES */
+    int64_t round;
+    int kind; /* neap_peak_kind; -1: read, -2: write once */
+    worker *workers;
+} job;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void run(void *arg, int32_t i) {
+    const job *j = arg;
+    worker *w = &j->workers[i];
+    char *mine = j->memory + i * j->part;
+    if (j->kind == -2) {
+        memset(mine, 1, (size_t)j->part);
+        return;
+    }
+    neap_team_barrier(j->team);
+    w->begin = now();
+    if (j->kind == -1) {
+        int64_t at = j->round % (j->part / SLICE_BYTES) * SLICE_BYTES;
+        w->sum += j->k->peaks.read(mine + at, SLICE_BYTES, (int)(j->round % NEAP_PEAK_READS));
+        w->done = SLICE_BYTES;
+    } else {
+        w->done = (double)j->k->peaks.multiply[j->kind](slice_multiply_adds[j->kind], &w->sink);
+    }
+    w->end = now();
+}
+
+/* One round; units a second, if that is more than *most. */
+static void round_of(job *j, int kind, double *most) {
+    j->kind = kind;
+    neap_team_run(j->team, run, j);
+    int32_t n = neap_team_size(j->team);
+    double begin = j->workers[0].begin, end = j->workers[0].end, done = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const worker *w = &j->workers[i];
+        begin = w->begin < begin ? w->begin : begin;
+        end = w->end > end ? w->end : end;
+        done += w->done;
+    }
+    if (end > begin && done / (end - begin) > *most) *most = done / (end - begin);
+}
+
+static void measure(job *j, double seconds, neap_limits *out) {
+    static const neap_peak_kind kinds[KINDS][2] = {
+        {NEAP_PEAK_FMA, NEAP_PEAK_FMA}, {NEAP_PEAK_DOT8, NEAP_PEAK_TILE8}, {NEAP_PEAK_BF16, NEAP_PEAK_TILE16}};
+    double *to[KINDS] = {&out->multiply_adds, &out->multiply_adds_int8, &out->multiply_adds_bf16};
+    round_of(j, -2, &(double){0});
+    double start = now();
+    /* all of the memory once at least: its beginning may still be in a cache */
+    for (; j->round < 20 || now() - start < seconds; j->round++) {
+        round_of(j, -1, &out->read_bytes);
+        for (int i = 0; i < KINDS; i++)
+            for (int wide = kinds[i][1] != kinds[i][0]; wide >= 0; wide--)
+                if (j->k->peaks.multiply[kinds[i][wide]] != NULL) {
+                    round_of(j, (int)kinds[i][wide], to[i]);
+                    break;
+                }
+    }
+}
+
+uint64_t neap_limits_memory(void) {
+    int64_t cache = (int64_t)sysconf(_SC_LEVEL3_CACHE_SIZE), least = (int64_t)512 << 20, most = (int64_t)1 << 30;
+    return (uint64_t)(2 * cache < least ? least : 2 * cache > most ? most : 2 * cache / SLICE_BYTES * SLICE_BYTES);
+}
+
+neap_status neap_measure_limits(const char *cpu, int32_t n_threads, double seconds, neap_limits *out) {
+    NEAP_CHECK(out != NULL, NEAP_INVALID_ARGUMENT, "the place for the result is NULL");
+    const size_t size = out->struct_size;
+    NEAP_CHECK(size >= 2 * sizeof(size_t) && size <= sizeof *out, NEAP_INVALID_ARGUMENT,
+               "struct_size of the result is %zu, this library knows %zu", size, sizeof *out);
+    NEAP_CHECK(n_threads >= 0 && n_threads <= NEAP_TEAM_MAX, NEAP_INVALID_ARGUMENT,
+               "n_threads is %d; allowed is 0 .. %d", n_threads, NEAP_TEAM_MAX);
+    NEAP_CHECK(seconds > 0 && seconds <= 60, NEAP_INVALID_ARGUMENT, "seconds is %g; allowed is above 0 .. 60", seconds);
+    uint32_t flags;
+    NEAP_TRY(neap_cpu_parse(cpu, &flags));
+    int32_t n = n_threads > 0 ? n_threads : neap_default_threads();
+    int64_t part = (int64_t)neap_limits_memory() / n / SLICE_BYTES * SLICE_BYTES;
+    if (part == 0) part = SLICE_BYTES;
+    char need[NEAP_SIZE_TEXT], have[NEAP_SIZE_TEXT];
+    uint64_t available = neap_memory_available(), bytes = (uint64_t)(part * n);
+    NEAP_CHECK(bytes <= available, NEAP_NO_MEMORY, "measuring the limits needs %s of memory, available: %s",
+               neap_size_text(bytes, need), neap_size_text(available, have));
+
+    neap_kernels k;
+    neap_kernels_init(&k, flags);
+    neap_limits l = {.struct_size = size, .n_threads = n};
+    job j = {.k = &k, .part = part};
+    neap_arena *arena = NULL;
+    void *p = NULL;
+    neap_status status = NEAP_OK;
+    NEAP_TRY(neap_arena_create(&arena, "limits"));
+    NEAP_TRY_GOTO(neap_arena_array(arena, (size_t)n, sizeof(worker), &p));
+    j.workers = p;
+    NEAP_TRY_GOTO(neap_arena_alloc_raw(arena, bytes, &p));
+    j.memory = p;
+    NEAP_TRY_GOTO(neap_team_create(&j.team, n));
+    measure(&j, seconds, &l);
+    neap_team_destroy(j.team);
+    memcpy(out, &l, size);
+fail:
+    neap_arena_destroy(arena);
+    return status;
+}
