@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "kernels/families.h"
+#include "kernels/x86/tiles.h"
 #include "kernels/x86/vec.h"
 
 enum {
@@ -68,12 +69,6 @@ static void split_rows(const block *b, uint16_t *parts) {
 
 /* ---- tiles: C 0..3, B 4 5, A 6 7 ---- */
 
-typedef struct __attribute__((packed)) tile_shapes {
-    uint8_t palette, start_row, zero[14];
-    uint16_t bytes[16]; /* of a row */
-    uint8_t rows[16];
-} tile_shapes;
-
 /* Rows of the upper and lower activation tile, output columns, k values of a step (even). */
 static void shape(int64_t upper, int64_t lower, bool is_wide, int64_t columns, int64_t k) {
     tile_shapes s;
@@ -85,7 +80,7 @@ static void shape(int64_t upper, int64_t lower, bool is_wide, int64_t columns, i
         s.bytes[t] = (uint16_t)(t >= 6 ? 2 * k : 4 * columns);
         if (s.rows[t] == 0) s.rows[t] = 1;
     }
-    _tile_loadconfig(&s);
+    tiles_load_shapes(&s);
 }
 
 /* Steps of one block of k that have the same shape: [begin, end) by TILE_K, the last may be short. */

@@ -10,6 +10,7 @@
  * Few rows, and sizes that are not whole tiles (k or INT8 groups that 64 does not divide, k that 32 does not), go
  * through AVX512-VNNI, which has the same bits. */
 #include "kernels/x86/igemm_vec.h"
+#include "kernels/x86/tiles.h"
 
 enum {
     AMX_K = 64,
@@ -21,12 +22,6 @@ enum {
     AMX_MIN_ROWS = 5
 };
 
-typedef struct __attribute__((packed)) tile_shapes {
-    uint8_t palette, start_row, zero[14];
-    uint16_t bytes[16]; /* of a row */
-    uint8_t rows[16];
-} tile_shapes;
-
 /* Tiles: C 0..3 (plane + 2 * panel), B 4 5, A 6 7 (planes). k values of a step: 64 or 32. */
 static void shape(int64_t k) {
     tile_shapes s;
@@ -36,7 +31,7 @@ static void shape(int64_t k) {
         s.rows[t] = (uint8_t)(t == 4 || t == 5 ? k / 4 : AMX_ROWS);
         s.bytes[t] = (uint16_t)(t >= 6 ? k : 64);
     }
-    _tile_loadconfig(&s);
+    tiles_load_shapes(&s);
 }
 
 /* Sums of one plane or two, 16 rows x 1 or 2 panels, for steps of 64 or one of 32 k. */

@@ -1,19 +1,13 @@
 /* Peaks of AMX: products of 16 x 16 tiles, four sums, operands that stay in their registers. See kernels/peak.h. */
 #include "kernels/x86/peak_vec.h"
-
-typedef struct __attribute__((packed)) peak_shapes {
-    uint8_t palette, start_row, zero[14];
-    uint16_t bytes[16]; /* of a row */
-    uint8_t rows[16];
-} peak_shapes;
+#include "kernels/x86/tiles.h"
 
 static void peak_tiles(void) {
-    peak_shapes s;
+    tile_shapes s;
     memset(&s, 0, sizeof s);
     s.palette = 1;
     for (int i = 0; i < 8; i++) s.bytes[i] = 64, s.rows[i] = 16;
-    __asm__ volatile("" : : "r"(&s) : "memory"); /* some compilers believe that 8 bytes of it are read */
-    _tile_loadconfig(&s);
+    tiles_load_shapes(&s);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
