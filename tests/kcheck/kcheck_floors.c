@@ -1,6 +1,7 @@
 /* Floors: how fast a case must at least be. One line each, # begins a comment:
  *
  *   limit  0.90 gemm avx2 | bf16 m 1 n 4096 k 7168        its share of the limits (kc_bench) is at least 0.90
+ *   fma    1.40 gemm amx | bf16 m 512 n 512 k 2304         its multiply-adds over the float32 peak: at least 1.40
  *   faster 2.0  attn avx2 | gather sorted | gather mixed   the first takes at most half the time of the second
  *   ns     0.6  index avx2 | select warm                   nanoseconds per item (key, row, token): at most 0.6
  *   cycles 2.0  index avx2 | select warm                   the same in clock cycles of this run
@@ -14,8 +15,8 @@
 #include <sys/stat.h>
 
 enum { RESULTS_MAX = 1024, FLOORS_MAX = 256, LABEL = sizeof((kc_result *)0)->label };
-typedef enum floor_kind { FLOOR_LIMIT, FLOOR_FASTER, FLOOR_NS, FLOOR_CYCLES, FLOOR_KINDS } floor_kind;
-static const char *const kind_names[FLOOR_KINDS] = {"limit", "faster", "ns", "cycles"};
+typedef enum floor_kind { FLOOR_LIMIT, FLOOR_FMA, FLOOR_FASTER, FLOOR_NS, FLOOR_CYCLES, FLOOR_KINDS } floor_kind;
+static const char *const kind_names[FLOOR_KINDS] = {"limit", "fma", "faster", "ns", "cycles"};
 
 typedef struct floor_line {
     floor_kind kind;
@@ -46,9 +47,12 @@ void kc_results_add(const kc_result *r) {
     if (!old && n_results < RESULTS_MAX) {
         results[n_results++] = *r;
     } else if (old) {
+        /* shares are of one run with its own limits, not of the least time over another run's limits */
         double share = old->share > r->share ? old->share : r->share;
+        double fma_share = old->fma_share > r->fma_share ? old->fma_share : r->fma_share;
         if (r->seconds < old->seconds) *old = *r;
-        old->share = share; /* of one run with its own limits, not of the least time over another run's limits */
+        old->share = share;
+        old->fma_share = fma_share;
     }
 }
 
@@ -73,7 +77,7 @@ static const char *parse(char *line, floor_line *f) {
         return "it does not begin with kind, value, family and instruction set";
     int k = 0;
     while (k < FLOOR_KINDS && strcmp(kind, kind_names[k]) != 0) k++;
-    if (k == FLOOR_KINDS) return "the kind is none of limit, faster, ns, cycles";
+    if (k == FLOOR_KINDS) return "the kind is none of limit, fma, faster, ns, cycles";
     f->kind = (floor_kind)k;
     if (!(f->value > 0)) return "the value is not above 0";
     if ((parts[2] != NULL) != (k == FLOOR_FASTER)) return "one label, or two for faster";
@@ -130,6 +134,7 @@ static double reached(const floor_line *f) {
     if (!a) return 0;
     switch (f->kind) {
     case FLOOR_LIMIT: return a->share;
+    case FLOOR_FMA: return a->fma_share;
     case FLOOR_FASTER: return b ? b->seconds / a->seconds : 0;
     case FLOOR_NS: return a->items > 0 ? a->seconds / a->items * 1e9 : 0;
     default: return a->items > 0 && a->cycle > 0 ? a->seconds / a->items / a->cycle : 0;

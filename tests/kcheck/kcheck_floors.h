@@ -8,7 +8,7 @@ typedef struct kc_result {
     char family[16], isa[16], label[64];
     double seconds; /* of a run, the least */
     double speed;   /* multiply-adds (else bytes) a second: comparable between problems of different size */
-    double items, share, cycle;
+    double items, share, fma_share, cycle;
 } kc_result;
 
 /* Keeps a result; one of the same name is replaced by a better one. */

@@ -80,14 +80,14 @@ static void read_near(kc_limits *l, const kc *c, double wanted) {
     keep_least(&l->near, (kc_now() - start) / (double)(bytes * n));
 }
 
-static void multiply(kc_limits *l, const kc *c, neap_peak_kind kind) {
+static void multiply(double *least, const kc *c, neap_peak_kind kind) {
     for (int i = 0; i < 2; i++) {
         double start = kc_now(), seconds, done = 0;
         do {
             done += (double)c->peaks.multiply[kind](1 << 23, &block.sink_float);
             seconds = kc_now() - start;
         } while (seconds < 2e-4);
-        keep_least(&l->multiply, seconds / done);
+        keep_least(least, seconds / done);
     }
 }
 
@@ -103,12 +103,16 @@ static void count_cycles(kc_limits *l) {
     block.sink += x;
 }
 
-void kc_limits_begin(kc_limits *l) { *l = (kc_limits){.memory = 1, .near = 1, .multiply = 1, .cycle = 1}; }
+void kc_limits_begin(kc_limits *l) { *l = (kc_limits){.memory = 1, .near = 1, .multiply = 1, .fma = 1, .cycle = 1}; }
 
 void kc_limits_turn(kc_limits *l, const kc *c, double bytes, bool is_cold) {
     if (bytes > 0 && is_cold) read_memory(l, c, bytes);
     if (bytes > 0 && !is_cold) read_near(l, c, c->region > 0 ? c->region : bytes);
-    multiply(l, c, c->maths);
+    multiply(&l->multiply, c, c->maths);
+    if (c->maths == NEAP_PEAK_FMA)
+        l->fma = l->multiply;
+    else
+        multiply(&l->fma, c, NEAP_PEAK_FMA);
     count_cycles(l);
     l->turns++;
 }

@@ -6,7 +6,7 @@
 
 /* Least seconds so far of one byte, multiply-add or cycle. */
 typedef struct kc_limits {
-    double memory, near, multiply, cycle;
+    double memory, near, multiply, fma, cycle;
     int turns;
 } kc_limits;
 

@@ -106,6 +106,7 @@ void kc_bench(kc *c, const char *label, void (*run)(const kc *c, void *args), vo
         r.speed = (macs > 0 ? macs : bytes) / t.best; /* scalar may have had a smaller problem */
         r.cycle = t.limits.cycle;
         if (c->is_roofline) r.share = (by_macs > by_bytes ? by_macs : by_bytes) / t.best;
+        if (c->is_roofline) r.fma_share = macs * t.limits.fma / t.best;
         kc_results_add(&r);
         const kc_result *scalar = kc_results_find(c->family, "scalar", r.label);
         print(c, &r, &t, bytes, macs, scalar ? r.speed / scalar->speed : 0);

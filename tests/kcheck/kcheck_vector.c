@@ -57,8 +57,10 @@ static vectors make_vectors(kc *c, int64_t n) {
 
 static void bench_norm(kc *c) {
     vectors v = make_vectors(c, 7168);
+    c->items = (double)v.n;
     kc_bench(c, "rmsnorm 7168", time_rmsnorm, &v, 7168 * 12.0, 0);
     v.n = 128;
+    c->items = (double)v.n;
     kc_bench(c, "layernorm 128", time_layernorm, &v, 128 * 12.0, 0);
 }
 
@@ -123,9 +125,12 @@ static void time_axpy(const kc *c, void *p) {
 
 static void bench_act(kc *c) {
     vectors v = make_vectors(c, 3072);
+    c->items = (double)v.n;
     kc_bench(c, "silu 3072", time_glu, &v, 3072 * 12.0, 0);
     v.act = (neap_act){NEAP_ACT_SITU, 4, 25};
+    c->items = (double)v.n;
     kc_bench(c, "situ 3072", time_glu, &v, 3072 * 12.0, 0);
+    c->items = (double)v.n;
     kc_bench(c, "axpy 3072", time_axpy, &v, 3072 * 12.0, 3072);
 }
 
@@ -155,6 +160,7 @@ static void time_rope(const kc *c, void *p) {
 static void bench_rope(kc *c) {
     vectors v = make_vectors(c, 64);
     for (int64_t i = 0; i < 64; i++) v.a[i] = 0.6f, v.b[i] = 0.8f; /* a rotation: values stay bounded */
+    c->items = (double)v.n;
     kc_bench(c, "rope 64", time_rope, &v, 64 * 12.0, 0);
 }
 
@@ -187,6 +193,7 @@ static void time_argmax(const kc *c, void *p) {
 
 static void bench_sample(kc *c) {
     vectors v = make_vectors(c, 163840);
+    c->items = (double)v.n;
     kc_bench(c, "argmax 163840", time_argmax, &v, 163840 * 4.0, 0);
 }
 
