@@ -119,10 +119,10 @@ static void bench_attnres(kc *c) {
         int64_t s = snapshots[i];
         double macs = 7168 * 24.0 * (double)(2 * s + 3), bytes = 7168 * 4.0 * (double)(s + 25);
         make(c, &m, s, 24, 7168, KC_NORMAL, 1);
-        for (int64_t i = 0; i < 24; i++) { /* scores of the usual size: none so low that its weight is subnormal */
-            float *v = kc_copy(c, m.vectors[i], 7168, 0);
-            for (int64_t j = 0; j < 7168; j++) v[j] *= 1.0f / 64;
-            m.vectors[i] = v;
+        for (int64_t q = 0; q < 24; q++) { /* scores of the usual size: none so low that its weight is subnormal */
+            float *v = kc_copy(c, m.vectors[q], 7168, 0);
+            for (int64_t k = 0; k < 7168; k++) v[k] *= 1.0f / 64;
+            m.vectors[q] = v;
         }
         for (int form = 0; form < 3; form++) {
             static const char *const names[] = {"one by one", "sums kept", "weights kept"};
