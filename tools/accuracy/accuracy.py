@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Measures what each format of weights and caches costs, and writes the tables of docs/accuracy.md.
+"""Measures what each format of weights, caches and activations costs, and writes the tables of docs/accuracy.md.
 
     make accuracy                                     # builds neap, then runs this
     python3 tools/accuracy/accuracy.py --neap build/neap [--work DIR] [--resume] [--no-document]
+    python3 tools/accuracy/accuracy.py --acts         # the tables of activations alone
 
 Text and questions come from tools/demo/world.py with the seeds below: names that the bundled model never saw. For every
 set of weights (as shipped, and what `neap quantize` makes of it) and every pair of cache formats:
   perplexity, and KL divergence and equal best tokens against the shipped weights with float32 caches, windows end to
   end, the second half of each scored; then questions whose answers stand in a text, right to the letter.
+Those tables are made with float32 activations. Each form of activations is measured against float32 activations with
+the same weights, and the caches that the commands use unless told otherwise.
 Only the Python standard library; every number comes from `neap ... --json`. --resume takes results of an earlier run in
 the same folder where they exist (they are bound to the program's bytes unless --any-build is given). Exit code 1 when
 one of the limits at the end does not hold."""
@@ -29,12 +32,19 @@ from world import World  # noqa: E402
 CACHES, INDEXES = ("f32", "bf16", "fp8"), ("f32", "bf16", "mxfp8")
 WEIGHTS = (("shipped", None), ("experts bf16", ("--experts", "bf16")), ("experts int8", ("--experts", "int8")),
            ("linear int8", ("--linear", "int8")))
+ACTS = (("shipped", (("f32", "f32"), ("int16", "int16"), ("int8", "int8"))),
+        ("linear int8", (("f32", "f32"), ("int16", "int16"), ("int16", "int8"), ("int8", "int8"))))
 DIAGONAL = (("f32", "f32"), ("bf16", "bf16"), ("fp8", "mxfp8"))
 WINDOWS = (512, 2048, 4096)
 TOKENS = 24576                       # of text for each window length
 PROBES = ((512, 200), (2048, 60))    # besides the shipped ones
 SHIPPED_PROBES = True
 KL_MAX, POINTS_MAX = 0.02, 1.0       # the limits
+INT16_KL_MAX = 1e-5                  # of 16-bit activations
+TITLES = {"shipped": "Weights as shipped (MXFP4 experts, the rest BF16)",
+          "experts bf16": "Experts unpacked to BF16 (`neap quantize --experts bf16`)",
+          "experts int8": "Experts INT8 (`neap quantize --experts int8`)",
+          "linear int8": "Other matrices INT8, experts MXFP4 (`neap quantize --linear int8`)"}
 
 
 def text_of(window):
@@ -109,20 +119,25 @@ class Run:
             self.neap("quantize", self.a.model, out, *flags)
         return out
 
-    def base(self, cache, index, window):
-        path = os.path.join(self.a.work, f"base-{cache}-{index}-{window}.st")
+    def base(self, model, cache, index, window):
+        """The logits of a model with float32 activations."""
+        path = os.path.join(self.a.work, f"base-{os.path.basename(model)}-{cache}-{index}-{window}.st")
         if not (self.a.resume and os.path.exists(path)):
-            self.neap("perplexity", self.a.model, "-f", self.files[window], "--special", "-c", window, "-q", "--cache-type", cache,
-                      "--index-type", index, "--save-logits", path)
+            self.neap("perplexity", model, "-f", self.files[window], "--special", "-c", window, "-q", *types(cache, index),
+                      "--save-logits", path)
         return path
 
-    def perplexity(self, model, cache, index, window, base=("f32", "f32")):
-        return self.json("perplexity", model, "-f", self.files[window], "--special", "-c", window, "-q", "--json", "--cache-type",
-                         cache, "--index-type", index, "--against", self.base(*base, window))
+    def perplexity(self, model, cache, index, window, base=("f32", "f32"), acts=("f32", "f32"), base_model=None):
+        return self.json("perplexity", model, "-f", self.files[window], "--special", "-c", window, "-q", "--json",
+                         *types(cache, index, acts), "--against", self.base(base_model or self.a.model, *base, window))
 
-    def retrieval(self, model, cache, index):
-        return self.json("eval", "retrieval", model, "--set", self.files["probes"], "-q", "--json", "-np", 4, "--cache-type", cache,
-                         "--index-type", index)
+    def retrieval(self, model, cache, index, acts=("f32", "f32")):
+        return self.json("eval", "retrieval", model, "--set", self.files["probes"], "-q", "--json", "-np", 4,
+                         *types(cache, index, acts))
+
+
+def types(cache, index, acts=("f32", "f32")):
+    return "--cache-type", cache, "--index-type", index, "--act", acts[0], "--moe-act", acts[1]
 
 
 def small(x):
@@ -171,6 +186,55 @@ def measure(run):
     return out
 
 
+def measure_acts(run):
+    """[(weights, forms, {window: perplexity result}, retrieval result)]"""
+    out = []
+    for name, forms in ACTS:
+        model = run.weights(name, dict(WEIGHTS)[name])
+        for acts in forms:
+            results = {w: run.perplexity(model, "bf16", "bf16", w, ("bf16", "bf16"), acts, model) for w in WINDOWS}
+            answers = run.retrieval(model, "bf16", "bf16", acts)
+            out.append((name, acts, results, answers))
+            print(f"acts {name:12} {acts[0]:5} {acts[1]:5} " +
+                  " ".join(f"KL {small(results[w]['against']['kl_mean'])}" for w in WINDOWS), shares(answers), flush=True)
+    return out
+
+
+def act_limits(cells):
+    """[(claim, measured, holds)]"""
+    out = []
+    for name, acts, results, answers in cells:
+        if acts == ("f32", "f32"):
+            continue
+        limit = INT16_KL_MAX if "int8" not in acts else KL_MAX
+        what = f"{acts[0]}, experts {acts[1]}" if name != "shipped" else f"experts {acts[1]}"
+        worst = max((results[w]["against"] for w in WINDOWS), key=lambda a: a["kl_mean"])
+        out.append((f"{name}, {what}: mean KL at most {limit:g} in every window", f"{small(worst['kl_mean'])} ± {small(worst['kl_error'])}",
+                    worst["kl_mean"] <= limit))
+        reference = next(c[3] for c in cells if c[:2] == (name, ("f32", "f32")))
+        points, error, lost, won = fall(reference, answers)
+        out.append((f"{name}, {what}: retrieval falls by at most {POINTS_MAX:g} point",
+                    f"{points:+.2f} ± {error:.2f} points ({lost} answers lost, {won} won of {answers['probes']})", points <= POINTS_MAX))
+    return out
+
+
+def act_document(run, cells, claims, seconds):
+    text = f"Measured {datetime.date.today().isoformat()} by `accuracy.py --acts` ({seconds / 60:.0f} minutes) on " + machine(run) + \
+        ". Latents and index keys BF16; the reference has the same weights and float32 activations.\n"
+    for name, _ in ACTS:
+        rows = []
+        for _, acts, results, answers in (c for c in cells if c[0] == name):
+            a = {w: results[w]["against"] for w in WINDOWS}
+            rows.append([acts[0] if name != "shipped" else "(BF16 weights)", acts[1]] + [small(a[w]["kl_mean"]) for w in WINDOWS] +
+                        [f"{100 * a[w]['same_top']:.2f}" for w in WINDOWS] + [f"{results[w]['perplexity']:.4f}" for w in WINDOWS] +
+                        shares(answers))
+        text += f"\n### {TITLES[name]}\n\n" + table(
+            ["`--act`", "`--moe-act`"] + [f"KL {w}" for w in WINDOWS] + [f"same best {w}, %" for w in WINDOWS] +
+            [f"perplexity {w}" for w in WINDOWS] + [f"right {s}, %" for s, _ in PROBES], rows)
+    text += "\n### Limits of activations\n\n" + table(["what must hold", "measured", ""], [[c, m, "holds" if ok else "FAILS"] for c, m, ok in claims])
+    put(run, "activations", text)
+
+
 def find(cells, name, cache, index):
     return next(c for c in cells if c[:3] == (name, cache, index))
 
@@ -190,8 +254,24 @@ def limits(run, cells):
     return out
 
 
+def machine(run):
+    return run.json("info", "--cpu-info", "--json")["cpu"].split(":")[0] + ", neap " + run.neap("version").split()[1]
+
+
+def put(run, part, text):
+    """Replaces a part of docs/accuracy.md; also beside the results."""
+    run.write(f"{part}.md", text)
+    if run.a.no_document:
+        return
+    path = os.path.join(ROOT, "docs", "accuracy.md")
+    begin, end = f"<!-- {part}: begin -->\n", f"<!-- {part}: end -->"
+    with open(path, encoding="utf-8") as f:
+        head, rest = f.read().split(begin)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(head + begin + text + end + rest.split(end)[1])
+
+
 def document(run, cells, claims, seconds):
-    cpu = run.json("info", "--cpu-info", "--json")["cpu"]
     bytes_of = {}
     for cache in CACHES:
         for index in INDEXES:
@@ -199,8 +279,8 @@ def document(run, cells, claims, seconds):
             bytes_of[cache, index] = c["latent_bytes_per_token"] + c["index_bytes_per_token"]
     n = {w: find(cells, "shipped", "f32", "f32")[3][w] for w in WINDOWS}
     probes_n = {s: group(find(cells, "shipped", "f32", "f32")[4], s)[1] for s, _ in PROBES}
-    text = f"Measured {datetime.date.today().isoformat()} by `make accuracy` ({seconds / 60:.0f} minutes) on {cpu.split(':')[0]}, neap " + \
-        run.neap("version").split()[1] + ". Positions scored: " + \
+    text = f"Measured {datetime.date.today().isoformat()} by `make accuracy` ({seconds / 60:.0f} minutes) on " + machine(run) + \
+        ". Float32 activations. Positions scored: " + \
         ", ".join(f"{n[w]['scored']:,} in windows of {w}" for w in WINDOWS) + "; probes: " + \
         ", ".join(f"{probes_n[s]} of {s} tokens" for s, _ in PROBES) + ".\n\n"
     for i, (name, _) in enumerate(run.a.weights):
@@ -210,26 +290,13 @@ def document(run, cells, claims, seconds):
             rows.append([cache, index, str(bytes_of[cache, index])] + [small(a[w]["kl_mean"]) for w in WINDOWS] +
                         [f"{100 * a[w]['same_top']:.2f}" for w in WINDOWS] + [f"{results[w]['perplexity']:.4f}" for w in WINDOWS] +
                         shares(answers))
-        titles = {"shipped": "Weights as shipped (MXFP4 experts, the rest BF16)",
-                  "experts bf16": "Experts unpacked to BF16 (`neap quantize --experts bf16`)",
-                  "experts int8": "Experts INT8 (`neap quantize --experts int8`)",
-                  "linear int8": "Other matrices INT8, experts MXFP4 (`neap quantize --linear int8`)"}
-        text += f"### {titles[name]}\n\n" if i == 0 else f"\n### {titles[name]}\n\n"
+        text += f"### {TITLES[name]}\n\n" if i == 0 else f"\n### {TITLES[name]}\n\n"
         text += table(["latents", "index keys", "bytes a token"] + [f"KL {w}" for w in WINDOWS] + [f"same best {w}, %" for w in WINDOWS] +
                       [f"perplexity {w}" for w in WINDOWS] + [f"right {s}, %" for s, _ in PROBES], rows)
     e = {w: find(cells, "shipped", "f32", "f32")[3][w]["perplexity_error"] for w in WINDOWS}
     text += "\nStandard error of the perplexities, which share their text: " + ", ".join(f"{e[w]:.3f} at {w}" for w in WINDOWS) + ".\n"
     text += "\n### Limits\n\n" + table(["what must hold", "measured", ""], [[c, m, "holds" if ok else "FAILS"] for c, m, ok in claims])
-    path = os.path.join(ROOT, "docs", "accuracy.md")
-    with open(path, encoding="utf-8") as f:
-        old = f.read()
-    begin, end = "<!-- accuracy: begin -->\n", "<!-- accuracy: end -->"
-    head, rest = old.split(begin)
-    tail = rest.split(end)[1]
-    if not run.a.no_document:
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(head + begin + text + end + tail)
-    run.write("tables.md", text)
+    put(run, "accuracy", text)
 
 
 def main():
@@ -240,6 +307,7 @@ def main():
     ap.add_argument("--resume", action="store_true")
     ap.add_argument("--any-build", action="store_true", help="with --resume: results of another build count too")
     ap.add_argument("--only", default="", help="comma list of weights, e.g. shipped; leaves the document alone")
+    ap.add_argument("--acts", action="store_true", help="the forms of activations alone")
     ap.add_argument("--no-document", action="store_true")
     ap.add_argument("--quick", action="store_true", help="a small sample of everything that leaves the document alone: a test of this file")
     a = ap.parse_args()
@@ -251,15 +319,24 @@ def main():
     a.no_document |= a.quick or len(a.weights) < len(WEIGHTS)
     begin = time.monotonic()
     run = Run(a)
-    cells = measure(run)
-    if a.weights[0][0] != "shipped":
-        return 0
-    claims = limits(run, cells)
+    claims = []
+    if not a.acts:
+        cells = measure(run)
+        if a.weights[0][0] != "shipped":
+            return 0
+        claims = limits(run, cells)
+        seconds = sum(r.get("wall", 0) for r in run.cache.values()) if a.resume else time.monotonic() - begin
+        if not a.quick:
+            document(run, cells, claims, seconds)
+    if a.acts or not a.only:
+        begin = time.monotonic()
+        cells = measure_acts(run)
+        act_claims = act_limits(cells)
+        if not a.quick:
+            act_document(run, cells, act_claims, time.monotonic() - begin)
+        claims += act_claims
     for claim, measured, holds in claims:
         print(f"{'holds' if holds else 'FAILS'}: {claim}: {measured}")
-    seconds = sum(r.get("wall", 0) for r in run.cache.values()) if a.resume else time.monotonic() - begin
-    if not a.quick:
-        document(run, cells, claims, seconds)
     return 0 if all(holds for _, _, holds in claims) else 1
 
 
