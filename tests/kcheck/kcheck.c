@@ -346,7 +346,7 @@ int main(int argc, char **argv) {
         printf("kcheck on %s, seed %llu\n", neap_cpu_model(), (unsigned long long)options.seed);
     if (options.is_bench && options.is_csv)
         printf("family,isa,case,best_us,median_us,gb_per_s,gmac_per_s,ratio_to_scalar%s\n",
-               options.is_roofline ? ",ns_per_item,limit,limit_value,share" : "");
+               options.is_roofline ? ",ns_per_item,cycles_per_item,limit,limit_value,share,share_of_fma" : "");
     int64_t failures = 0;
     for (int f = 0; f < N_FAMILIES; f++)
         for (size_t v = 0; v < families[f].n; v++)

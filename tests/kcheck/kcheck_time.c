@@ -66,9 +66,11 @@ static void print(const kc *c, const kc_result *r, const timing *t, double bytes
     double each = r->items > 0 ? r->seconds / r->items * 1e9 : 0;
     bool has_share = c->is_roofline && by_bytes + by_macs > 0;
     if (c->is_csv) {
-        printf("%s,%s,%s,%.3f,%.3f,%.3f,%.3f,%.2f", c->family, c->isa, r->label, t->best * 1e6, t->median * 1e6,
+        printf("%s,%s,\"%s\",%.3f,%.3f,%.3f,%.3f,%.2f", c->family, c->isa, r->label, t->best * 1e6, t->median * 1e6,
                bytes / t->best * 1e-9, macs / t->best * 1e-9, ratio);
-        if (c->is_roofline) printf(",%.3f,%s,%.3f,%.3f", each, has_share ? bound : "", has_share ? limit : 0, r->share);
+        if (c->is_roofline)
+            printf(",%.3f,%.3f,%s,%.3f,%.3f,%.3f", each, each * 1e-9 / r->cycle, has_share ? bound : "",
+                   has_share ? limit : 0, r->share, r->fma_share);
         printf("\n");
         return;
     }
