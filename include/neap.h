@@ -232,7 +232,7 @@ typedef struct neap_engine_options {
     int32_t n_threads;         /* 0 = default */
     int32_t seqs_max;          /* sequences that advance together, default 1 */
     int32_t context_max;       /* tokens of one sequence, prompt and answer; 0 = min(model's, 8192) */
-    int32_t batch_tokens_max;  /* rows of one step (prefill chunk + decode rows); default 128 */
+    int32_t batch_tokens_max;  /* rows of one step (prefill chunk + decode rows); default 512 */
     uint64_t cache_tokens_max; /* tokens in all caches together; 0 = seqs_max * context_max */
     uint64_t memory_max;       /* bytes the engine may claim; 0 = what the machine has free */
     int32_t enable_taps;       /* 1: requests may ask for inner tensors (costs a little) */

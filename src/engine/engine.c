@@ -36,6 +36,8 @@ neap_status neap_engine_options_resolve(neap_engine_options *o, const neap_model
     if (o->act_type == NEAP_ACT_DEFAULT) o->act_type = NEAP_ACT_INT16;
     if (o->moe_act_type == NEAP_ACT_DEFAULT) o->moe_act_type = o->act_type;
     if (o->cache_tokens_max == 0) o->cache_tokens_max = (uint64_t)o->seqs_max * (uint64_t)o->context_max;
+    /* no step can have more rows than the caches have tokens */
+    if ((uint64_t)o->batch_tokens_max > o->cache_tokens_max) o->batch_tokens_max = (int32_t)o->cache_tokens_max;
     return NEAP_OK;
 }
 

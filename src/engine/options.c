@@ -40,7 +40,7 @@ static const neap_field engine_fields[] = {
     FIELD(neap_engine_options, n_threads, FIELD_I32, 0, 1024, 0),
     FIELD(neap_engine_options, seqs_max, FIELD_I32, 1, 1024, 1),
     FIELD(neap_engine_options, context_max, FIELD_I32, 0, I32_MAX, 0),
-    FIELD(neap_engine_options, batch_tokens_max, FIELD_I32, 1, 65536, 128),
+    FIELD(neap_engine_options, batch_tokens_max, FIELD_I32, 1, 65536, 512),
     FIELD(neap_engine_options, cache_tokens_max, FIELD_U64, 0, 0x1p48, 0),
     FIELD(neap_engine_options, memory_max, FIELD_U64, 0, U64_MAX, 0),
     FIELD(neap_engine_options, enable_taps, FIELD_I32, 0, 1, 0),
