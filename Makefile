@@ -18,6 +18,11 @@ check: all
 bench: all
 	@$(BUILD)/kcheck --bench
 
+# The floors of this CPU's class (tests/kcheck/floors): some two minutes on a quiet machine. FLOORS=FILE for one file.
+FLOORS ?= tests/kcheck/floors
+bench-check: all
+	@$(BUILD)/kcheck --bench --roofline --floors=$(FLOORS)
+
 # Every format of weights and caches against float32: up to an hour; writes the tables of docs/accuracy.md.
 accuracy: all
 	@python3 tools/accuracy/accuracy.py --neap $(BUILD)/neap --work $(BUILD)/accuracy
@@ -43,4 +48,4 @@ install: all
 clean:
 	@rm -rf build build-*
 
-.PHONY: all check bench accuracy demo asan tsan scalar fmt install clean
+.PHONY: all check bench bench-check accuracy demo asan tsan scalar fmt install clean

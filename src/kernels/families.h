@@ -26,10 +26,10 @@
 
 #define NEAP_GEMM_VARIANTS(X) \
     X(gemm, scalar, 0) NEAP_VARIANT_AVX2(X, gemm) NEAP_VARIANT_AVX512(X, gemm) NEAP_VARIANT_AMX(X, gemm)
-#define NEAP_IGEMM_VARIANTS(X)                                                                  \
-    X(igemm, scalar, 0)                                                                         \
-    NEAP_VARIANT_AVX2(X, igemm) NEAP_VARIANT_AVX512(X, igemm) NEAP_VARIANT_AVX512VNNI(X, igemm) \
-        NEAP_VARIANT_AMX(X, igemm)
+#define NEAP_IGEMM_VARIANTS(X)  \
+    X(igemm, scalar, 0)         \
+    NEAP_VARIANT_AVX2(X, igemm) \
+    NEAP_VARIANT_AVX512(X, igemm) NEAP_VARIANT_AVX512VNNI(X, igemm) NEAP_VARIANT_AMX(X, igemm)
 #define NEAP_NORM_VARIANTS(X) X(norm, scalar, 0) NEAP_VARIANT_AVX2(X, norm) NEAP_VARIANT_AVX512(X, norm)
 #define NEAP_ACT_VARIANTS(X) X(act, scalar, 0) NEAP_VARIANT_AVX2(X, act) NEAP_VARIANT_AVX512(X, act)
 #define NEAP_KDA_VARIANTS(X) X(kda, scalar, 0) NEAP_VARIANT_AVX2(X, kda) NEAP_VARIANT_AVX512(X, kda)
@@ -54,10 +54,11 @@
     NEAP_SAMPLE_VARIANTS(X)
 
 /* No maths and no part of a model: loops to compare with (peak.h). */
-#define NEAP_PEAK_VARIANTS(X)                                                                \
-    X(peak, scalar, 0)                                                                       \
-    NEAP_VARIANT_AVX2(X, peak) NEAP_VARIANT_AVX512(X, peak) NEAP_VARIANT_AVX512VNNI(X, peak) \
-        NEAP_VARIANT_AVX512BF16(X, peak) NEAP_VARIANT_AMX(X, peak)
+#define NEAP_PEAK_VARIANTS(X)                                                                      \
+    X(peak, scalar, 0)                                                                             \
+    NEAP_VARIANT_AVX2(X, peak)                                                                     \
+    NEAP_VARIANT_AVX512(X, peak) NEAP_VARIANT_AVX512VNNI(X, peak) NEAP_VARIANT_AVX512BF16(X, peak) \
+        NEAP_VARIANT_AMX(X, peak)
 
 #define NEAP_DECLARE_INIT(family, isa, needs) void neap_##family##_##isa##_init(neap_kernels *k);
 NEAP_ALL_VARIANTS(NEAP_DECLARE_INIT)

@@ -29,8 +29,8 @@ typedef struct neap_peaks {
     /* At least n multiply-adds; returns how many. NULL: the level has no such instruction. */
     int64_t (*multiply[NEAP_PEAKS])(int64_t n, float *sink);
     /* Reads `bytes` (a multiple of 256) at a 64-byte border once, in one of NEAP_PEAK_READS ways: in order, in order
-     * and fetching ahead, in four streams that fetch ahead. Which is fastest depends on the processor. Returns something of
-     * what was read. */
+     * and fetching ahead, in four streams that fetch ahead. Which is fastest depends on the processor. Returns
+     * something of what was read. */
     uint64_t (*read)(const void *p, int64_t bytes, int way);
 } neap_peaks;
 
