@@ -11,6 +11,7 @@
 
 #include "kernels/dot16.h"
 #include "kernels/families.h"
+#include "kernels/kda_chunk.h"
 #include "kernels/vmath.h"
 
 enum { SLICE = 32, D_MAX = 256 };
@@ -98,4 +99,8 @@ static void kda(const neap_kda_args *a) {
     shift_window(a->win_v, a->v, a->ld_v, a->n, a->d_v, a->conv_k);
 }
 
-void neap_kda_scalar_init(neap_kernels *k) { k->kda = kda; }
+void neap_kda_scalar_init(neap_kernels *k) {
+    k->kda = kda;
+    k->kda_chunk = neap_kda_chunk_scalar;
+    k->kda_map = neap_kda_map_scalar;
+}

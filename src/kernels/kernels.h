@@ -68,7 +68,8 @@ typedef struct neap_act {
  *   out = RMSNorm(o; o_norm, eps) * sigmoid(gate)
  * (dot over d_k: one chain over ascending d; sums over d_v and norms: dot16.) The state is
  * [ceil(d_v/32)][d_k][32], unused columns zero (they are computed like the others). Any split of the tokens
- * into calls gives the same bits. */
+ * into calls gives the same bits, so a caller that wants the state in the middle (a prefix to keep, a draft that may
+ * be rejected) ends the call there and copies state and windows: that is all a snapshot is. */
 typedef struct neap_kda_args {
     int64_t n;                /* tokens, >= 1 */
     int64_t d_k, d_v, conv_k; /* conv_k 1 .. 8; d_k, d_v <= 256 */
@@ -95,6 +96,39 @@ typedef struct neap_kda_args {
 } neap_kda_args;
 static inline int64_t neap_kda_state_floats(int64_t d_k, int64_t d_v) { return (d_v + 31) / 32 * 32 * d_k; }
 static inline int64_t neap_kda_scratch(int64_t d_k, int64_t d_v) { return 64 * (d_k + d_v) + 256; }
+
+/* The chunked form of the recurrence of one head: inside a chunk the state stands still, and its products with the
+ * tokens become matrix products (formulas: kda_chunk_scalar.c). The same function as the sweep above but not the same
+ * bits: results depend on `chunk` in the last places, so no layer uses it. It pays on matrix units, which need chunks,
+ * and for the map of a segment, where a state passes between processes that cannot wait for each other's tokens; with
+ * vectors a chunk of 16 is the fastest (docs/numerics.md section 3 has the order of the sums and the time). It begins
+ * after the gates and ends before the gated norm: q and k normed (q with its d_k^-1/2), keep = exp(g) in [0, 1],
+ * beta in [0, 1]. */
+enum { NEAP_KDA_CHUNK_BLOCK = 16, NEAP_KDA_CHUNK_MAX = 256 };
+typedef struct neap_kda_chunk_args {
+    int64_t n, d_k, d_v; /* n >= 0 tokens; d_k, d_v <= 256 */
+    int64_t chunk;       /* tokens per chunk, 1 .. NEAP_KDA_CHUNK_MAX */
+    const float *q;      /* [d_k] per token, token t at + t * ld; NULL: no outputs wanted */
+    const float *k, *keep;
+    const float *v;    /* [d_v]; NULL: zeros */
+    const float *beta; /* one per token */
+    int64_t ld_q, ld_k, ld_keep, ld_v, ld_beta;
+    float *state; /* in/out, layout as above */
+    float *out;   /* S^T q, [d_v] per token */
+    int64_t ld_out;
+    float *scratch; /* neap_kda_chunk_scratch(d_k, chunk) floats, 64-byte aligned */
+} neap_kda_chunk_args;
+static inline int64_t neap_kda_chunk_scratch(int64_t d_k, int64_t chunk) {
+    int64_t c = (chunk + NEAP_KDA_CHUNK_BLOCK - 1) / NEAP_KDA_CHUNK_BLOCK * NEAP_KDA_CHUNK_BLOCK;
+    return 4 * c * d_k + 2 * c * c + 64 * c + 40 * d_k + 4096;
+}
+/* y = M x + b per head: [d_k, d_k] times [d_k, d_v], all three in the layout of the state (M as a state with d_v = d_k).
+ * Each element is one chain over ascending column of M that begins at b. y is neither x nor M; it may be b. */
+typedef struct neap_kda_map_args {
+    int64_t d_k, d_v;
+    const float *m, *x, *b; /* b NULL: zeros */
+    float *y;
+} neap_kda_map_args;
 
 /* ---- sparse and dense attention over paged latents ---- */
 enum {
@@ -226,6 +260,8 @@ typedef struct neap_kernels {
     void (*sigmoid_mul)(float *y, const float *gate, int64_t n);                               /* y *= sigmoid(gate) */
     void (*glu)(float *y, const float *gate, const float *up, int64_t n, const neap_act *act); /* y may be gate */
     void (*kda)(const neap_kda_args *a);
+    void (*kda_chunk)(const neap_kda_chunk_args *a);
+    void (*kda_map)(const neap_kda_map_args *a);
     void (*attend)(const neap_attend_args *a);
     void (*attend_merge)(const neap_attend_merge_args *a);
     void (*index_scan)(const neap_index_scan_args *a);
@@ -247,6 +283,10 @@ static inline void neap_gemm(const neap_kernels *k, const neap_gemm_args *a) {
     bool is_int = a->x_form != NEAP_X_F32 && k->gemm_int[a->w->kind];
     (is_int ? k->gemm_int : k->gemm)[a->w->kind](a);
 }
+
+/* What a run of tokens does to any state: S_out = M S_in + B, from k, keep, v, beta of a (q, out and state are not
+ * looked at). A later run (M2, B2) after it is (M2 M, M2 B + B2): two calls of kda_map. */
+void neap_kda_segment_map(const neap_kernels *kernels, const neap_kda_chunk_args *a, float *m, float *b);
 
 /* Scalar entries first, overlaid by each variant whose needs are in flags. */
 void neap_kernels_init(neap_kernels *k, uint32_t flags);

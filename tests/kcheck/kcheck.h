@@ -76,6 +76,10 @@ void kc_cold(kc *c, void *pointer, int64_t bytes);
 /* Memory larger than the caches, in huge pages; nothing is promised about what is in it. */
 const void *kc_far_block(int64_t *bytes);
 
+/* The second kernel of the kda family (kcheck_kda_chunk.c), called from the first. */
+void kc_kda_chunk_check(kc *c);
+void kc_kda_chunk_bench(kc *c);
+
 typedef struct kc_family_tests {
     void (*check)(kc *c);
     void (*bench)(kc *c);

@@ -1,5 +1,5 @@
 /* One KDA head: equal and unequal head sizes, all filter lengths, both gates; the same tokens cut into random
- * calls must give the same outputs, state and windows. */
+ * calls must give the same outputs, state and windows. The chunked form is in kcheck_kda_chunk.c. */
 #include "kcheck.h"
 
 #include <stdio.h>
@@ -109,6 +109,7 @@ static void check(kc *c) {
             one(c, tokens[j], dims[i][0], dims[i][1], taps, j % 4 == 3 ? (kc_fill)(1 + (i + j) % 3) : KC_NORMAL,
                 (i + j) % 2);
         }
+    kc_kda_chunk_check(c);
 }
 
 static void timed(const kc *c, void *args) { c->k.kda(args); }
@@ -126,6 +127,7 @@ static void bench(kc *c) {
         c->items = (double)tokens[i], c->region = (double)h.state_n * 4;
         kc_bench(c, label, timed, &h.a, (double)tokens[i] * 128 * 128 * 8, (double)tokens[i] * 128 * 128 * 4);
     }
+    kc_kda_chunk_bench(c);
 }
 
 const kc_family_tests neap_kc_kda = {check, bench};

@@ -178,8 +178,6 @@ static inline void kda_head(const neap_kda_args *a) {
     kda_shift_window(a->win_k, &in[1], a->n);
     kda_shift_window(a->win_v, &in[2], a->n);
 }
-
-static inline void kda_fill(neap_kernels *k) { k->kda = kda_head; }
 #endif
 
 #endif
