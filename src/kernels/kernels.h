@@ -122,7 +122,7 @@ static inline int64_t neap_kda_chunk_scratch(int64_t d_k, int64_t chunk) {
     int64_t c = (chunk + NEAP_KDA_CHUNK_BLOCK - 1) / NEAP_KDA_CHUNK_BLOCK * NEAP_KDA_CHUNK_BLOCK;
     return 4 * c * d_k + 2 * c * c + 64 * c + 40 * d_k + 4096;
 }
-/* y = M x + b per head: [d_k, d_k] times [d_k, d_v], all three in the layout of the state (M as a state with d_v = d_k).
+/* y = M x + b per head: [d_k, d_k] times [d_k, d_v], all in the layout of the state (M as a state with d_v = d_k).
  * Each element is one chain over ascending column of M that begins at b. y is neither x nor M; it may be b. */
 typedef struct neap_kda_map_args {
     int64_t d_k, d_v;
@@ -248,7 +248,7 @@ typedef struct neap_route_args {
 } neap_route_args;
 
 typedef struct neap_kernels {
-    uint32_t flags; /* NEAP_CPU_* in use */
+    uint32_t flags;                                               /* NEAP_CPU_* in use */
     void (*gemm[NEAP_MATRIX_KINDS])(const neap_gemm_args *a);     /* x in F32 */
     void (*gemm_int[NEAP_MATRIX_KINDS])(const neap_gemm_args *a); /* x in integers; NULL but for INT8 and MXFP4 */
     /* y = x * (1 / sqrt(mean x^2 + eps)) * w; y may be x. */
