@@ -24,7 +24,8 @@
 
 #include "models/rows.h"
 
-enum { STAGE_BYTES = 4 << 20, ERROR_TEXT = 1100 };
+/* A job is large, so that there are few of them; what is read at once stays in a core's own cache until it is packed. */
+enum { JOB_BYTES = 4 << 20, STAGE_BYTES = 512 << 10, ERROR_TEXT = 1100 };
 
 typedef struct job {
     const neap_stored_tensor *data, *scale;
@@ -193,6 +194,14 @@ static int64_t row_bytes(const job *j) {
     return k * dtype_bytes(j->data->dtype);
 }
 
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Panels whose rows take `bytes` in the file; at least one. */
+static int64_t panels_in(const job *j, int64_t bytes) {
+    int64_t n = bytes / (NEAP_PANEL * row_bytes(j));
+    return n > 1 ? n : 1;
+}
+
 /* Codes with scales: kv_b is cut and transposed, so it is decoded to F32 while loading. */
 static bool is_decoded(neap_dtype d) { return neap_match_kind(d) > NEAP_MATRIX_BF16; }
 
@@ -210,11 +219,9 @@ static neap_status take_matrix(packer *p, const neap_want *want, const neap_matc
     if (neap_matrix_scale_count(m) > 0) NEAP_TRY(take_scales(p, want, match, m));
     int64_t n_panels = neap_matrix_panels(m);
     job shape = {.data = match->data, .scale = match->scale, .m = m};
-    int64_t panel_stage = NEAP_PANEL * row_bytes(&shape);
-    int64_t step = STAGE_BYTES / panel_stage;
-    if (step < 1) step = 1;
+    int64_t step = panels_in(&shape, JOB_BYTES);
     if (step > n_panels) step = n_panels;
-    need_stage(p, (uint64_t)(step * panel_stage));
+    need_stage(p, (uint64_t)(smaller(step, panels_in(&shape, STAGE_BYTES)) * NEAP_PANEL * row_bytes(&shape)));
     for (int64_t begin = 0; begin < n_panels; begin += step) {
         job *j = add_job(p);
         if (j == NULL) return p->status;
@@ -273,11 +280,10 @@ static neap_status read_rows(const packer *p, const neap_stored_tensor *t, int64
 }
 
 /* Panels are independent, so a range of them is packed as a smaller matrix of its own. */
-static neap_status pack_panels(const packer *p, const job *j, char *stage, int64_t *n_bad) {
+static neap_status pack_range(const packer *p, const job *j, int64_t begin, int64_t end, char *stage, int64_t *n_bad) {
     neap_matrix part = *j->m;
-    int64_t row = j->panel_begin * NEAP_PANEL;
-    int64_t n = j->panel_end * NEAP_PANEL < part.n ? j->panel_end * NEAP_PANEL - row : part.n - row;
-    char *to = (char *)(uintptr_t)j->m->panels + j->panel_begin * j->m->panel_bytes;
+    int64_t row = begin * NEAP_PANEL, n = smaller(end * NEAP_PANEL, part.n) - row;
+    char *to = (char *)(uintptr_t)j->m->panels + begin * j->m->panel_bytes;
     part.n = n;
     /* An FP8 matrix keeps its scales beside the codes; the packer looks at them to judge the decoded values. */
     neap_pack_source src = {.dtype = j->data->dtype,
@@ -295,7 +301,14 @@ static neap_status pack_panels(const packer *p, const job *j, char *stage, int64
     } else {
         NEAP_TRY(read_rows(p, j->data, row, n, part.k * dtype_bytes(j->data->dtype), stage));
     }
-    *n_bad = neap_matrix_pack(&part, to, &src, 0, j->panel_end - j->panel_begin);
+    *n_bad += neap_matrix_pack(&part, to, &src, 0, end - begin);
+    return NEAP_OK;
+}
+
+static neap_status pack_panels(const packer *p, const job *j, char *stage, int64_t *n_bad) {
+    int64_t step = panels_in(j, STAGE_BYTES);
+    for (int64_t begin = j->panel_begin; begin < j->panel_end; begin += step)
+        NEAP_TRY(pack_range(p, j, begin, smaller(begin + step, j->panel_end), stage, n_bad));
     return NEAP_OK;
 }
 
