@@ -38,7 +38,7 @@ static float weight_scale(const neap_matrix *w, const uint8_t *panel, int64_t p,
     return 0.5f * neap_e8m0_decode(panel[(k / 128 * 17 + 16) * 64 + k % 128 / 32 * 16 + o]);
 }
 
-static void igemm(const neap_gemm_args *a) {
+static void igemm_one(const neap_gemm_args *a) {
     const neap_matrix *w = a->w;
     for (int64_t i = 0; i < a->m; i++) {
         const float *x = a->x + (a->rows ? a->rows[i] : i) * a->ldx;
@@ -57,6 +57,10 @@ static void igemm(const neap_gemm_args *a) {
             }
         }
     }
+}
+
+static void igemm(const neap_gemm_args *first) {
+    for (const neap_gemm_args *a = first; a && neap_gemm_shares(first, a); a = a->also) igemm_one(a);
 }
 
 void neap_igemm_scalar_init(neap_kernels *k) {

@@ -49,7 +49,10 @@ typedef struct neap_gemm_args {
     const neap_matrix *w;
     int64_t panel_begin, panel_end;
     neap_x_form x_form; /* of gemm_int: INT16 or INT8 */
-    void *scratch;      /* NEAP_GEMM_SCRATCH bytes of the caller's own, 64-byte aligned */
+    /* The next product with the same x, rows, m and form; NULL: none. gemm_int does all that follow each other and
+     * share units of k (neap_gemm_shares): x becomes integers once for them. gemm looks at the first alone. */
+    const struct neap_gemm_args *also;
+    void *scratch; /* NEAP_GEMM_SCRATCH bytes of the caller's own, 64-byte aligned */
 } neap_gemm_args;
 enum { NEAP_GEMM_SCRATCH = 384 * 1024 };
 
@@ -278,10 +281,18 @@ typedef struct neap_kernels {
     neap_peaks peaks; /* not maths: peak.h */
 } neap_kernels;
 
-/* The product in the form that a asks for; weights without an integer form take F32. */
+static inline bool neap_gemm_shares(const neap_gemm_args *a, const neap_gemm_args *b) {
+    return a->w->kind == b->w->kind && a->w->group == b->w->group && a->w->k == b->w->k && a->x_form == b->x_form;
+}
+/* The products of a and of those behind it, in the forms that they ask for; weights without an integer form take F32. */
 static inline void neap_gemm(const neap_kernels *k, const neap_gemm_args *a) {
-    bool is_int = a->x_form != NEAP_X_F32 && k->gemm_int[a->w->kind];
-    (is_int ? k->gemm_int : k->gemm)[a->w->kind](a);
+    while (a) {
+        const neap_gemm_args *next = a->also;
+        bool is_int = a->x_form != NEAP_X_F32 && k->gemm_int[a->w->kind];
+        (is_int ? k->gemm_int : k->gemm)[a->w->kind](a);
+        while (is_int && next && neap_gemm_shares(a, next)) next = next->also;
+        a = next;
+    }
 }
 
 /* What a run of tokens does to any state: S_out = M S_in + B, from k, keep, v, beta of a (q, out and state are not

@@ -56,24 +56,28 @@ static int64_t linear_count(const void *p) {
 
 static void linear_run(const void *p, int64_t begin, int64_t end, int32_t worker) {
     const linear_args *a = p;
+    neap_gemm_args products[NEAP_LINEAR_MAX];
+    int32_t n = 0;
     for (int32_t i = 0; i < a->n; i++) {
         int64_t from = begin > a->first_panel[i] ? begin : a->first_panel[i];
         int64_t to = end < a->first_panel[i + 1] ? end : a->first_panel[i + 1];
         if (from >= to) continue;
         const neap_linear_target *t = &a->targets[i];
-        neap_gemm_args g = {.y = t->y,
-                            .ldy = t->ldy,
-                            .x = a->x,
-                            .ldx = a->ldx,
-                            .rows = a->is_head ? a->batch->logit_rows : NULL,
-                            .m = a->is_head ? a->batch->n_logits : a->batch->n_rows,
-                            .w = t->w,
-                            .panel_begin = from - a->first_panel[i],
-                            .panel_end = to - a->first_panel[i],
-                            .x_form = t->form,
-                            .scratch = neap_gemm_scratch_of(a->scratch, worker)};
-        neap_gemm(a->k, &g);
+        products[n] = (neap_gemm_args){.y = t->y,
+                                       .ldy = t->ldy,
+                                       .x = a->x,
+                                       .ldx = a->ldx,
+                                       .rows = a->is_head ? a->batch->logit_rows : NULL,
+                                       .m = a->is_head ? a->batch->n_logits : a->batch->n_rows,
+                                       .w = t->w,
+                                       .panel_begin = from - a->first_panel[i],
+                                       .panel_end = to - a->first_panel[i],
+                                       .x_form = t->form,
+                                       .scratch = neap_gemm_scratch_of(a->scratch, worker)};
+        if (n > 0) products[n - 1].also = &products[n];
+        n++;
     }
+    if (n > 0) neap_gemm(a->k, products);
 }
 
 static void linear_op(neap_builder *b, const char *name, bool is_beside, linear_args *a) {

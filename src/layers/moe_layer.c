@@ -125,20 +125,21 @@ static int64_t up_count(const void *p) {
 static void expert_up(const moe_args *a, int32_t e, int64_t begin, int64_t end, int32_t worker) {
     int64_t f = a->spec.expert_width, at = a->first[e], n = a->first[e + 1] - at;
     int64_t column = begin * NEAP_PANEL, columns = (end * NEAP_PANEL < f ? end * NEAP_PANEL : f) - column;
-    neap_gemm_args g = {.y = a->h + at * f,
-                        .ldy = f,
-                        .x = a->z,
-                        .ldx = a->latent,
-                        .rows = a->pair_row + at,
-                        .m = n,
-                        .w = &a->w->w1[e],
-                        .panel_begin = begin,
-                        .panel_end = end,
-                        .x_form = a->form,
-                        .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
-    neap_gemm(a->k, &g);
-    g.y = a->u + at * f;
-    g.w = &a->w->w3[e];
+    neap_gemm_args up, g = {.y = a->h + at * f,
+                            .ldy = f,
+                            .x = a->z,
+                            .ldx = a->latent,
+                            .rows = a->pair_row + at,
+                            .m = n,
+                            .w = &a->w->w1[e],
+                            .panel_begin = begin,
+                            .panel_end = end,
+                            .x_form = a->form,
+                            .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
+    up = g;
+    up.y = a->u + at * f;
+    up.w = &a->w->w3[e];
+    g.also = &up;
     neap_gemm(a->k, &g);
     for (int64_t i = at; i < at + n; i++)
         a->k->glu(a->h + i * f + column, a->h + i * f + column, a->u + i * f + column, columns, &a->act);

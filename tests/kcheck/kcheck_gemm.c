@@ -96,6 +96,27 @@ static void one(kc *c, neap_matrix_kind kind, neap_x_form form, int64_t n, int64
         run(&c->k, &p, again);
     }
     kc_same(c, "panels in pieces", again, got, total);
+
+    /* The same product twice in one call, with another kind of units or of x behind it. */
+    float *twin = kc_output(c, total, 2), *other = kc_output(c, total, 0);
+    again = kc_output(c, total, 0);
+    neap_gemm_args behind = p.a, second;
+    behind.y = other;
+    behind.x_form = form == NEAP_X_F32 ? NEAP_X_INT16 : NEAP_X_F32;
+    p.a.panel_begin = 0;
+    p.a.panel_end = behind.panel_end = panels;
+    behind.panel_begin = panels - 1;
+    second = p.a;
+    second.y = twin;
+    second.also = &behind;
+    p.a.also = &second;
+    run(&c->k, &p, again);
+    kc_same(c, "first of two", again, got, total);
+    kc_same(c, "second of two", twin, got, total);
+    p.a = behind;
+    again = kc_output(c, total, 0);
+    run(&c->k, &p, again);
+    kc_same(c, "third product", other, again, total);
     kc_end(c);
 }
 

@@ -200,7 +200,7 @@ V_INLINE void igemm(const int kind, const neap_gemm_args *a, void (*vector)(cons
         for (int64_t k = 0; k < a->w->k; k += b.n_k) {
             igemm_block_begin(&b, a, false, row, AMX_ROWS, k);
             igemm_quantize(&b);
-            block_tiles(&b, kind);
+            for (b.a = a; b.a && neap_gemm_shares(a, b.a); b.a = b.a->also) block_tiles(&b, kind);
         }
     }
     _tile_release();

@@ -466,6 +466,18 @@ static inline void igemm_decoded(const igemm_way *way, const igemm_block *b) {
     }
 }
 
+static inline void igemm_block_run(const igemm_way *way, const igemm_block *b, bool are_many) {
+    if (are_many) {
+        igemm_decoded(way, b);
+        return;
+    }
+    const neap_gemm_args *a = b->a;
+    igemm_tile t = {.b = b, .u_end = b->n_units, .is_continued = b->k > 0};
+    for (int64_t p = a->panel_begin; p < a->panel_end; p += IGEMM_TILE_PANELS)
+        igemm_row_tiles(&t, way->sizes[0], IGEMM_DIRECT_SIZES, p,
+                        a->panel_end - p < IGEMM_TILE_PANELS ? a->panel_end : p + IGEMM_TILE_PANELS);
+}
+
 static inline void igemm_blocks(const igemm_way *way, const neap_gemm_args *a) {
     for (int64_t row = 0; row < a->m; row += IGEMM_ROWS_MAX) {
         igemm_block b;
@@ -473,14 +485,7 @@ static inline void igemm_blocks(const igemm_way *way, const neap_gemm_args *a) {
         for (int64_t k = 0; k < a->w->k; k += b.n_k) {
             igemm_block_begin(&b, a, way->is_pairs[are_many], row, 1, k);
             igemm_quantize(&b);
-            if (are_many) {
-                igemm_decoded(way, &b);
-                continue;
-            }
-            igemm_tile t = {.b = &b, .u_end = b.n_units, .is_continued = k > 0};
-            for (int64_t p = a->panel_begin; p < a->panel_end; p += IGEMM_TILE_PANELS)
-                igemm_row_tiles(&t, way->sizes[0], IGEMM_DIRECT_SIZES, p,
-                                a->panel_end - p < IGEMM_TILE_PANELS ? a->panel_end : p + IGEMM_TILE_PANELS);
+            for (b.a = a; b.a && neap_gemm_shares(a, b.a); b.a = b.a->also) igemm_block_run(way, &b, are_many);
         }
     }
 }
