@@ -54,11 +54,11 @@
     NEAP_SAMPLE_VARIANTS(X)
 
 /* No maths and no part of a model: loops to compare with (peak.h). */
-#define NEAP_PEAK_VARIANTS(X)                                                                      \
-    X(peak, scalar, 0)                                                                             \
-    NEAP_VARIANT_AVX2(X, peak)                                                                     \
-    NEAP_VARIANT_AVX512(X, peak) NEAP_VARIANT_AVX512VNNI(X, peak) NEAP_VARIANT_AVX512BF16(X, peak) \
-        NEAP_VARIANT_AMX(X, peak)
+#define NEAP_PEAK_VARIANTS(X)    \
+    X(peak, scalar, 0)           \
+    NEAP_VARIANT_AVX2(X, peak)   \
+    NEAP_VARIANT_AVX512(X, peak) \
+    NEAP_VARIANT_AVX512VNNI(X, peak) NEAP_VARIANT_AVX512BF16(X, peak) NEAP_VARIANT_AMX(X, peak)
 
 #define NEAP_DECLARE_INIT(family, isa, needs) void neap_##family##_##isa##_init(neap_kernels *k);
 NEAP_ALL_VARIANTS(NEAP_DECLARE_INIT)

@@ -284,7 +284,7 @@ typedef struct neap_kernels {
 static inline bool neap_gemm_shares(const neap_gemm_args *a, const neap_gemm_args *b) {
     return a->w->kind == b->w->kind && a->w->group == b->w->group && a->w->k == b->w->k && a->x_form == b->x_form;
 }
-/* The products of a and of those behind it, in the forms that they ask for; weights without an integer form take F32. */
+/* The products of a and those behind it, in the forms that they ask for; weights without an integer form take F32. */
 static inline void neap_gemm(const neap_kernels *k, const neap_gemm_args *a) {
     while (a) {
         const neap_gemm_args *next = a->also;

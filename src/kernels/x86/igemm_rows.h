@@ -1,7 +1,8 @@
 /* Rows of x in integers, in the scratch of a call: what every vector version of the products in integers begins with
  * (neap_x_form in kernels.h).
  *
- * A block is some rows times some whole units of k, as many as the scratch holds. Codes of a row lie in one of two forms:
+ * A block is some rows times some whole units of k, as many as the scratch holds. Codes of a row lie in one of two
+ * forms:
  *   quads   planes of bytes: code = 256 * hi + lo, hi -127 .. 127, lo -128 .. 127 (8 bits: hi alone is the code);
  *           32 bits hold four neighbouring k, the operand of 8-bit dot products
  *   pairs   16 bits each, (k, k+2), (k+1, k+3), ..: 32 bits are the operand of 16-bit dot products; weights of a line

@@ -268,8 +268,8 @@ V_INLINE void igemm_direct_pairs(const int m, const int p, const igemm_tile *t) 
         v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH, acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
 }
 
-/* m rows x p panels from decoded lines: one plane after the other, one sum in registers. Pairs: one plane, two lines for
- * four k. */
+/* m rows x p panels from decoded lines: one plane after the other, one sum in registers. Pairs: one plane, two lines
+ * for four k. */
 V_INLINE void igemm_many(const int kind, const bool is_pairs, const int planes, const int m, const int p,
                          const igemm_tile *t) {
     const igemm_block *b = t->b;
