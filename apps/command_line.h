@@ -39,7 +39,7 @@ typedef struct neap_cli_options {
     int32_t ids, count, special;
     const char *decode;
     /* quantize */
-    const char *experts, *linear;
+    const char *experts, *linear, *head, *embedding;
     uint64_t shard_size;
     /* logits, verify */
     const char *tokens, *out;

@@ -47,6 +47,8 @@ int neap_cli_quantize(const neap_cli_options *o) {
     neap_quantize_options_init(&options);
     options.experts = weights(o->experts);
     options.linear = weights(o->linear);
+    options.head = weights(o->head);
+    options.embedding = weights(o->embedding);
     options.shard_bytes_max = o->shard_size;
     options.n_threads = (int32_t)o->threads;
     options.log = neap_cli_log;

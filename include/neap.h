@@ -420,6 +420,8 @@ typedef struct neap_quantize_options {
     void *progress_user;
     int (*is_cancelled)(void *user); /* asked now and then; not 0: stop, remove what was written, NEAP_CANCELLED */
     void *cancel_user;
+    int32_t head, embedding; /* BF16 (default): as they are, packed ones become BF16; or INT8. A model with one matrix
+                              * for both (tied) has it in INT8 when either is INT8 */
 } neap_quantize_options;
 
 NEAP_API void neap_quantize_options_init(neap_quantize_options *o);

@@ -117,7 +117,7 @@ static neap_status name_formats(neap_model *m, const neap_matches *t) {
     }
     const uint32_t integers = 1u << NEAP_MATRIX_INT8 | 1u << NEAP_MATRIX_MXFP4;
     m->has_int_experts = (t->kinds_experts & integers) != 0;
-    m->has_int_others = (t->kinds_dense & integers) != 0;
+    m->has_int_others = (t->kinds_multiplied & integers) != 0;
     return neap_arena_strdup(m->arena, text, &m->weight_formats);
 }
 

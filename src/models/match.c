@@ -354,6 +354,8 @@ static bool visit(void *user, const neap_want *want) {
     }
     if (want->kind == NEAP_WANT_MATRIX && match.data != NULL) {
         uint32_t bit = 1u << neap_match_kind(match.data->dtype);
+        bool is_multiplied = !want->is_embedding || w->m->is_tied;
+        if (want->expert < 0 && is_multiplied) w->out->kinds_multiplied |= bit;
         if (want->expert >= 0)
             w->out->kinds_experts |= bit;
         else

@@ -19,6 +19,7 @@ typedef struct neap_matches {
     neap_weight_tally tally;
     neap_weight_work work;
     uint32_t kinds_dense, kinds_experts; /* masks 1 << neap_matrix_kind */
+    uint32_t kinds_multiplied;           /* kinds_dense without an embedding that is only looked up */
 } neap_matches;
 
 /* Fails with one line that counts the mismatches and names the first; when not all fit, twenty go to the log (INFO). */

@@ -56,7 +56,7 @@ typedef struct neap_quantize_plan {
     neap_arena *arena; /* all lists */
     const neap_checkpoint *c;
     const neap_matches *matches;
-    neap_form experts, linear;
+    neap_form experts, linear, head, embedding;
     neap_recode *recodes;
     int64_t n_recodes, recodes_max;
     neap_out_item *items;
@@ -70,7 +70,7 @@ typedef struct neap_quantize_plan {
 
 enum { NEAP_QUANT_LAYERS_MAX = 20 * 64 };
 
-/* p->arena, c, matches, experts and linear are set. */
+/* p->arena, c, matches and the four forms are set. */
 NEAP_MUST_CHECK neap_status neap_quantize_plan_make(neap_quantize_plan *p, neap_model *m, uint64_t shard_bytes_max);
 /* recodes and classes are neap_mem memory. */
 void neap_quantize_plan_free(neap_quantize_plan *p);

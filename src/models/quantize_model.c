@@ -60,6 +60,14 @@ void neap_quantize_options_init(neap_quantize_options *o) {
     o->struct_size = sizeof *o;
     o->experts = NEAP_WEIGHTS_MXFP4;
     o->linear = NEAP_WEIGHTS_BF16;
+    o->head = NEAP_WEIGHTS_BF16;
+    o->embedding = NEAP_WEIGHTS_BF16;
+}
+
+static neap_status check_wide(const char *name, int32_t weights) {
+    NEAP_CHECK(weights == NEAP_WEIGHTS_INT8 || weights == NEAP_WEIGHTS_BF16, NEAP_INVALID_ARGUMENT,
+               "quantize options: %s is %d, must be BF16 or INT8", name, weights);
+    return NEAP_OK;
 }
 
 static neap_status take_options(neap_quantize_options *to, const neap_quantize_options *from) {
@@ -73,8 +81,9 @@ static neap_status take_options(neap_quantize_options *to, const neap_quantize_o
     NEAP_CHECK(to->experts == NEAP_WEIGHTS_MXFP4 || to->experts == NEAP_WEIGHTS_INT8 ||
                    to->experts == NEAP_WEIGHTS_BF16,
                NEAP_INVALID_ARGUMENT, "quantize options: experts is %d, must be BF16, INT8 or MXFP4", to->experts);
-    NEAP_CHECK(to->linear == NEAP_WEIGHTS_INT8 || to->linear == NEAP_WEIGHTS_BF16, NEAP_INVALID_ARGUMENT,
-               "quantize options: linear is %d, must be BF16 or INT8", to->linear);
+    NEAP_TRY(check_wide("linear", to->linear));
+    NEAP_TRY(check_wide("head", to->head));
+    NEAP_TRY(check_wide("embedding", to->embedding));
     NEAP_CHECK(to->n_threads >= 0 && to->n_threads <= 4096, NEAP_INVALID_ARGUMENT,
                "quantize options: n_threads is %d, must be 0 .. 4096", to->n_threads);
     if (to->n_threads == 0) to->n_threads = neap_default_threads();
@@ -388,7 +397,9 @@ static neap_status run(quantizer *q, const char *model, const char *out) {
                                    .c = q->c,
                                    .matches = &q->matches,
                                    .experts = form_of(q->o.experts),
-                                   .linear = form_of(q->o.linear)};
+                                   .linear = form_of(q->o.linear),
+                                   .head = form_of(q->o.head),
+                                   .embedding = form_of(q->o.embedding)};
     NEAP_TRY(neap_quantize_plan_make(&q->plan, q->m, q->o.shard_bytes_max));
     NEAP_TRY(neap_out_dir_open(&q->dir, q->arena, model, out));
     neap_status status = write_all(q, model);

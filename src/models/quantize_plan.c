@@ -1,8 +1,8 @@
 /* What becomes of every stored tensor.
  *
- * One walk over the wants gives each matrix its form: routed experts and linear projections as asked, all others as
- * they are, except that FP8, MXFP4 or INT8 in their place become BF16 (the result has no other packed matrices than
- * those its quantization_config describes). A matrix that already has its form is copied byte for byte, codes and
+ * One walk over the wants gives each matrix its form: routed experts and linear projections as asked, head and
+ * embedding too when INT8 is asked for, all others as they are, except that FP8, MXFP4 or INT8 in their place become
+ * BF16 (the result has no other packed matrices than those its quantization_config describes). A matrix that already has its form is copied byte for byte, codes and
  * scales; the others are listed as recodes. Tensors that the network does not know (vision, spare copies) are copied.
  * Then one pass over the stored tensors, in file order, lists the output with names, shapes and sizes; a shard is
  * closed when the next tensor would take it over its limit, and codes stay in one shard with their scales.
@@ -39,6 +39,11 @@ static neap_form stored_form(neap_dtype d) {
 static neap_form wanted_form(const planner *w, const neap_want *want, neap_dtype stored) {
     if (want->kind == NEAP_WANT_MATRIX && want->expert >= 0) return w->p->experts;
     if (want->kind == NEAP_WANT_MATRIX && want->is_linear) return w->p->linear;
+    /* One matrix is both in a tied model, and 8 bits are asked for as soon as one of them is to have them. */
+    bool is_head = want->is_head || (want->is_embedding && w->m->is_tied);
+    bool is_embedding = want->is_embedding || (want->is_head && w->m->is_tied);
+    if (is_head && w->p->head == NEAP_FORM_INT8) return NEAP_FORM_INT8;
+    if (is_embedding && w->p->embedding == NEAP_FORM_INT8) return NEAP_FORM_INT8;
     return neap_match_kind(stored) > NEAP_MATRIX_BF16 ? NEAP_FORM_BF16 : stored_form(stored);
 }
 

@@ -195,9 +195,11 @@ static void walk_mtp(walk *w, int32_t index, neap_mtp_layer *t) {
     vector(w, "hnorm.weight", c, &t->hnorm);
     linear(w, "eh_proj", c, 2 * c, &t->eh_proj);
     vector(w, "shared_head.norm.weight", c, &t->head_norm);
-    send(w, "shared_head.head",
-         (neap_want){.kind = NEAP_WANT_MATRIX, .n = net->vocab, .k = c, .is_optional = true, .to.matrix = &t->head});
-    send(w, "embed_tokens", (neap_want){.kind = NEAP_WANT_COPY, .n = net->vocab, .k = c, .is_optional = true});
+    neap_want head = {.kind = NEAP_WANT_MATRIX, .n = net->vocab, .k = c, .is_optional = true, .is_head = true};
+    head.to.matrix = &t->head;
+    send(w, "shared_head.head", head);
+    send(w, "embed_tokens",
+         (neap_want){.kind = NEAP_WANT_COPY, .n = net->vocab, .k = c, .is_optional = true, .is_embedding = true});
     /* Present in K3's draft layers although with one source they have no effect: checked, not kept. */
     if (net->attnres_block > 0) {
         mix(w, "self_attention_res", c, true, NULL);
@@ -231,8 +233,11 @@ bool neap_weights_visit(neap_model *m, const neap_weight_names *names, neap_want
     if (net->attnres_block > 0) mix(&w, "output_attn_res", c, false, &net->output_res);
     vector(&w, "norm.weight", c, &net->norm);
     (void)snprintf(w.prefix, sizeof w.prefix, "%s", names->head);
-    neap_want head = {
-        .kind = m->is_tied ? NEAP_WANT_COPY : NEAP_WANT_MATRIX, .n = net->vocab, .k = c, .is_optional = m->is_tied};
+    neap_want head = {.kind = m->is_tied ? NEAP_WANT_COPY : NEAP_WANT_MATRIX,
+                      .n = net->vocab,
+                      .k = c,
+                      .is_optional = m->is_tied,
+                      .is_head = true};
     head.to.matrix = &net->head;
     send(&w, "", head);
     return !w.is_stopped;

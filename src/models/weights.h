@@ -23,12 +23,12 @@ typedef struct neap_want {
     const char *name; /* without .weight for MATRIX, KV_B and COPY; without the suffixes for MIX; else whole */
     int64_t n, k;     /* k = 1 for vectors */
     bool is_optional;
-    bool is_matrix_like; /* kind MATRIX, KV_B or COPY */
-    int32_t group;       /* memory block: layers, draft layers, the rest of the network, the embedding */
-    int32_t expert;      /* -1: not a routed expert */
-    bool is_draft;       /* of a draft layer */
-    bool is_embedding;
-    bool is_linear; /* MATRIX: `neap quantize --linear` may change its form */
+    bool is_matrix_like;        /* kind MATRIX, KV_B or COPY */
+    int32_t group;              /* memory block: layers, draft layers, the rest of the network, the embedding */
+    int32_t expert;             /* -1: not a routed expert */
+    bool is_draft;              /* of a draft layer */
+    bool is_embedding, is_head; /* also copies for draft layers */
+    bool is_linear;             /* MATRIX: `neap quantize --linear` may change its form */
     union {
         neap_matrix *matrix; /* NULL while the array of experts does not exist yet */
         const float **vector;

@@ -63,17 +63,20 @@ def bases(tensors):
             if len(shape) == 2 and re.search(r"\.weight(_packed)?$", n)]
 
 
-def compare(name, before, after, experts, linear):
-    """Every tensor of the result against the source."""
+HEAD, EMBEDDING = re.compile(r"(lm_head|shared_head\.head)$"), re.compile(r"embed_tokens$")
+
+
+def compare(name, before, after, experts, linear, head="bf16", embedding="bf16"):
+    """Every tensor of the result against the source. head, embedding: bf16 means that they stay."""
     seen = set()
     for base in bases(before):
         is_expert = bool(EXPERT.search(base))
-        is_kept = not is_expert and bool(KEPT.search(base + ".weight"))
-        if not is_expert and is_kept:
+        end = head if HEAD.search(base) else embedding if EMBEDDING.search(base) else None
+        if not is_expert and end != "int8" and KEPT.search(base + ".weight"):
             continue
         form_before, n, k, old, _ = values(before, base)
         form, n_after, k_after, new, steps = values(after, base)
-        wanted = experts if is_expert else linear
+        wanted = experts if is_expert else end or linear
         check(form == wanted and (n, k) == (n_after, k_after), name, base, form, wanted)
         tails = (".weight_packed", ".weight_scale") if form == "mxfp4" else (".weight", ".weight_scale")
         seen.update(base + t for t in tails if base + t in after)
@@ -251,11 +254,43 @@ def oracle(label, folder, tensors):
     check(seen == set(tensors), label, "all tensors")
 
 
+# ---- head and embedding ---------------------------------------------------------------------------
+
+def head_and_embedding(name, model, linear="int8"):
+    """Each alone and both, from the model and back again; draft layers have copies of both."""
+    before, reference = load(model), logits(model)
+    for head, embedding in (("int8", "bf16"), ("bf16", "int8"), ("int8", "int8")):
+        label = f"{name} head {head} embedding {embedding}"
+        out, again = os.path.join(scratch(), "out"), os.path.join(scratch(), "again")
+        flags = ["--experts", "int8", "--linear", linear, "--head", head, "--embedding", embedding]
+        r = run("quantize", model, out, *flags)
+        if not check(r.code == 0 and r.out == b"" and r.err == b"", label, r):
+            continue
+        after = load(out)
+        compare(label, before, after, "int8", linear, head, embedding)
+        packed = {b for b in bases(after) if (HEAD.search(b) or EMBEDDING.search(b)) and values_form(after, b) == "int8"}
+        check(len(packed) == len([b for b in bases(before) if (head == "int8" and HEAD.search(b)) or (embedding == "int8" and EMBEDDING.search(b))]) > 0,
+              label, packed)
+        check_config(label, model, out, after)
+        error = median_error(reference, logits(out))
+        check(error <= LIMITS["int8"], label, error)
+        r = run("quantize", out, again, *flags, "--shard-size", "100K")
+        check(r.code == 0 and load(again) == after, label, "again", r)
+        shutil.rmtree(again)
+        r = run("quantize", out, again, "--experts", "int8", "--linear", linear)  # what is not asked for becomes BF16
+        check(r.code == 0 and not [b for b in bases(load(again)) if (HEAD.search(b) or EMBEDDING.search(b)) and values_form(load(again), b) == "int8"],
+              label, "back", r)
+        shutil.rmtree(again)
+        shutil.rmtree(out)
+
+
 some = (("mxfp4", "int8"), ("int8", "bf16"))
 combinations("kimi-linear-f32", golden_model("kimi-linear-f32-float32"))
 combinations("kimi-k3-mini", golden_model("kimi-k3-mini-mxfp4"), None if SLOW == 1 else some)
 combinations("glm-dsa-tiny", golden_model("glm-dsa-tiny-bfloat16"), (("int8", "int8"), ("bf16", "int8")))
 combinations("deepseek-tiny", golden_model("deepseek-v32-tiny-bfloat16"), some)
+head_and_embedding("deepseek-tiny", golden_model("deepseek-v32-tiny-bfloat16"))
+head_and_embedding("kimi-k3-mini", golden_model("kimi-k3-mini-mxfp4"), "bf16")
 if SLOW == 1:
     combinations("valley", VALLEY, some)
 
@@ -332,6 +367,8 @@ for arguments, code, text in (
         (["quantize", tiny], 2, "argument is missing"),
         (["quantize", tiny, out, "--experts", "int4"], 2, "not one of mxfp4|int8|bf16"),
         (["quantize", tiny, out, "--linear", "mxfp4"], 2, "not one of bf16|int8"),
+        (["quantize", tiny, out, "--head", "mxfp4"], 2, "not one of bf16|int8"),
+        (["quantize", tiny, out, "--embedding", "f32"], 2, "not one of bf16|int8"),
         (["quantize", tiny, out, "--shard-size", "many"], 2, "not a size"),
         (["quantize", tiny, full], 2, "is not empty (it holds mine.txt)"),
         (["quantize", copy, copy], 2, "is the model itself"),

@@ -215,6 +215,12 @@ static void test_arguments(void **state) {
     o.experts = NEAP_WEIGHTS_INT8;
     o.linear = NEAP_WEIGHTS_MXFP4;
     fx_expect(neap_quantize(fx->dir, out, &o), NEAP_INVALID_ARGUMENT, "linear is 3");
+    o.linear = NEAP_WEIGHTS_INT8;
+    o.head = NEAP_WEIGHTS_MXFP4;
+    fx_expect(neap_quantize(fx->dir, out, &o), NEAP_INVALID_ARGUMENT, "head is 3");
+    o.head = NEAP_WEIGHTS_INT8;
+    o.embedding = 0;
+    fx_expect(neap_quantize(fx->dir, out, &o), NEAP_INVALID_ARGUMENT, "embedding is 0");
     memset(&o, 0, sizeof o);
     fx_expect(neap_quantize(fx->dir, out, &o), NEAP_INVALID_ARGUMENT, "struct_size");
     assert_false(exists(out, "."));
@@ -350,6 +356,50 @@ static void test_shards_and_threads(void **state) {
     fx_free(fx);
 }
 
+/* Head and embedding: which of them is packed, one matrix for both in a tied model, and rows of the embedding that
+ * differ from the stored ones by half a step of their scale. */
+static void test_head_and_embedding(void **state) {
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        bool is_tied = i >= 4, has_head = i & 1, has_embedding = i & 2,
+             is_int8 = has_embedding || (is_tied && has_head);
+        fixture *fx = fx_load("kimi-linear-f32-float32");
+        if (is_tied) {
+            fx_config(fx, "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+            fx_drop(fx, fx_find(fx, "lm_head.weight"));
+        }
+        fx_write(fx, -1);
+        neap_quantize_options o = options_of(fx);
+        o.head = has_head ? NEAP_WEIGHTS_INT8 : NEAP_WEIGHTS_BF16;
+        o.embedding = has_embedding ? NEAP_WEIGHTS_INT8 : NEAP_WEIGHTS_BF16;
+        fx_expect(neap_quantize(fx->dir, new_out(fx), &o), NEAP_OK, NULL);
+        neap_model *m = NULL;
+        fx_expect(neap_model_open(&m, out_dir, NULL), NEAP_OK, NULL);
+        const neap_matrix *embed = &m->net.embed, *head = &m->net.head;
+        assert_int_equal(embed->kind, is_int8 ? NEAP_MATRIX_INT8 : NEAP_MATRIX_F32);
+        assert_int_equal(head->kind, is_tied ? embed->kind : has_head ? NEAP_MATRIX_INT8 : NEAP_MATRIX_F32);
+        assert_int_equal(head->panels == embed->panels && head->scales == embed->scales, is_tied);
+        assert_int_equal(m->has_int_others, is_tied ? is_int8 : has_head);
+        const float *stored = fx->t[fx_find(fx, "model.embed_tokens.weight")].data;
+        assert_int_equal(embed->k, 64);
+        for (int64_t row = 0; row < embed->n; row++) {
+            float values[64];
+            neap_matrix_unpack_rows(embed, row, 1, values, 64);
+            for (int64_t j = 0; j < 64; j++) {
+                float amax = 0;
+                for (int64_t g = j / 32 * 32; g < j / 32 * 32 + 32; g++)
+                    amax = fmaxf(amax, fabsf(stored[row * 64 + g])); /* 64 inputs: groups of 32 */
+                float error = fabsf(values[j] - stored[row * 64 + j]);
+                if (error > (is_int8 ? amax / 127 * 0.503f : 0))
+                    fail_msg("case %d row %d: %g -> %g", i, (int)row, (double)stored[row * 64 + j], (double)values[j]);
+            }
+        }
+        neap_model_close(m);
+        remove_out();
+        fx_free(fx);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_int8_codes),
@@ -361,6 +411,7 @@ int main(void) {
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_shards_and_threads),
+        cmocka_unit_test(test_head_and_embedding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
