@@ -23,7 +23,7 @@
 #include "kernels/x86/vec.h"
 
 #if defined(V_WIDTH) && defined(__F16C__)
-enum { GEMM_LINE = 64, GEMM_CHUNK = 128, GEMM_PANELS_MAX = 4 };
+enum { GEMM_LINE = 64, GEMM_CHUNK = 128, GEMM_PIECE = 512, GEMM_PANELS_MAX = 4 };
 
 /* Rows x panels of each tile size; every pair becomes its own function. */
 #if V_WIDTH == 16
@@ -139,6 +139,18 @@ V_INLINE vec gemm_int8(vec_int v, const int s) {
 #endif
 }
 
+/* The k value s (0 or 1) of a line of BF16. */
+V_INLINE void gemm_decode_bf16(const uint8_t *line, const int s, acc16 *w) {
+    V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+        vec_int v = gemm_load_line(line, h);
+#if V_WIDTH == 16
+        w->v[h] = v_from_bits(s ? _mm512_and_si512(v, vi_set1((int)0xffff0000)) : _mm512_slli_epi32(v, 16));
+#else
+        w->v[h] = v_from_bits(s ? _mm256_and_si256(v, vi_set1((int)0xffff0000)) : _mm256_slli_epi32(v, 16));
+#endif
+    }
+}
+
 /* The weights of one line: w[s] for its k values s. */
 V_INLINE void gemm_decode(int kind, const uint8_t *line, acc16 scale, acc16 w[8]) {
     V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
@@ -146,13 +158,8 @@ V_INLINE void gemm_decode(int kind, const uint8_t *line, acc16 scale, acc16 w[8]
         if (kind == NEAP_MATRIX_F32) {
             w[0].v[h] = v_from_bits(v);
         } else if (kind == NEAP_MATRIX_BF16) {
-#if V_WIDTH == 16
-            w[0].v[h] = v_from_bits(_mm512_slli_epi32(v, 16));
-            w[1].v[h] = v_from_bits(_mm512_and_si512(v, vi_set1((int)0xffff0000)));
-#else
-            w[0].v[h] = v_from_bits(_mm256_slli_epi32(v, 16));
-            w[1].v[h] = v_from_bits(_mm256_and_si256(v, vi_set1((int)0xffff0000)));
-#endif
+            if (h == 0) gemm_decode_bf16(line, 0, &w[0]);
+            if (h == 0) gemm_decode_bf16(line, 1, &w[1]);
         } else if (kind == NEAP_MATRIX_INT8) {
             V_UNROLL for (int s = 0; s < 4; s++) w[s].v[h] = v_mul(gemm_int8(v, s), scale.v[h]);
         } else if (kind == NEAP_MATRIX_FP8) {
@@ -205,16 +212,24 @@ V_INLINE void gemm_run(const int kind, const int m, const int p, const gemm_tile
             scale[j] = gemm_group_scale(kind, w, panels[j], t->panel + j, g);
         }
         for (int64_t k = 0; k < full; k += steps) {
+            const bool is_lean =
+                kind == NEAP_MATRIX_BF16 && V_WIDTH == 8 && m > 4; /* no register for both k of a lane */
             V_UNROLL for (int j = 0; j < p; j++) {
-                if (m <= 4) _mm_prefetch((const char *)lines[j] + 16 * GEMM_LINE, _MM_HINT_T0);
-                gemm_decode(kind, lines[j], scale[j], v[j]);
-                lines[j] += GEMM_LINE;
+                _mm_prefetch((const char *)lines[j] + 16 * GEMM_LINE, _MM_HINT_T0);
+                if (!is_lean) gemm_decode(kind, lines[j], scale[j], v[j]);
             }
-            V_UNROLL for (int s = 0; s < steps; s++) V_UNROLL for (int i = 0; i < m; i++) {
-                vec xs = v_set1(x[i][k0 + k + s]);
-                V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) acc[i][j].v[h] =
-                    v_fma(xs, v[j][s].v[h], acc[i][j].v[h]);
+            V_UNROLL for (int s = 0; s < steps; s++) {
+                if (is_lean) {
+                    __asm__ volatile("" : : : "memory"); /* the line is read again, not kept */
+                    V_UNROLL for (int j = 0; j < p; j++) gemm_decode_bf16(lines[j], s, &v[j][s]);
+                }
+                V_UNROLL for (int i = 0; i < m; i++) {
+                    vec xs = v_set1(x[i][k0 + k + s]);
+                    V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) acc[i][j].v[h] =
+                        v_fma(xs, v[j][s].v[h], acc[i][j].v[h]);
+                }
             }
+            V_UNROLL for (int j = 0; j < p; j++) lines[j] += GEMM_LINE;
         }
         if (full < n) { /* the last line of a ragged k: only in the last group */
             V_UNROLL for (int j = 0; j < p; j++) gemm_decode(kind, lines[j], scale[j], v[j]);
@@ -306,6 +321,20 @@ V_INLINE void gemm_decoded(const int kind, const neap_gemm_args *a, const gemm_s
     }
 }
 
+/* Plain formats with many rows: pieces of k that stay in the first cache beside the rows of a tile. */
+V_INLINE void gemm_pieces(const int kind, const neap_gemm_args *a, const gemm_size *sizes, int64_t begin, int64_t end) {
+    for (int64_t p = a->panel_begin; p < a->panel_end; p += GEMM_PANELS_MAX) {
+        int64_t panels = a->panel_end - p < GEMM_PANELS_MAX ? a->panel_end - p : GEMM_PANELS_MAX;
+        for (int64_t k0 = 0; k0 < a->w->k; k0 += GEMM_PIECE) {
+            neap_matrix piece = *a->w;
+            piece.n -= p * NEAP_PANEL;
+            piece.k = a->w->k - k0 < GEMM_PIECE ? a->w->k - k0 : GEMM_PIECE;
+            piece.panels = (const uint8_t *)a->w->panels + p * a->w->panel_bytes + k0 / gemm_line_k(kind) * GEMM_LINE;
+            gemm_rows(a, &piece, a->x + k0, a->y + p * NEAP_PANEL, sizes, begin, end, 0, panels, k0 > 0);
+        }
+    }
+}
+
 V_INLINE void gemm_any(const int kind, const neap_gemm_args *a, const gemm_size *sizes, const gemm_size *f32_sizes) {
     int64_t block = GEMM_BLOCK_BYTES / (a->w->k * (int64_t)sizeof(float)) / GEMM_ROWS_MAX * GEMM_ROWS_MAX;
     bool is_dear = kind == NEAP_MATRIX_INT8 || kind == NEAP_MATRIX_FP8 || kind == NEAP_MATRIX_MXFP4;
@@ -314,6 +343,10 @@ V_INLINE void gemm_any(const int kind, const neap_gemm_args *a, const gemm_size 
         int64_t end = a->m - i < block ? a->m : i + block;
         if (is_dear && end - i >= 2 * GEMM_ROWS_MAX) {
             gemm_decoded(kind, a, f32_sizes, i, end);
+            continue;
+        }
+        if (V_WIDTH == 8 && !is_dear && end - i >= 2 * GEMM_ROWS_MAX) {
+            gemm_pieces(kind, a, sizes, i, end);
             continue;
         }
         for (int64_t p = a->panel_begin; p < a->panel_end; p += GEMM_PANELS_MAX)
