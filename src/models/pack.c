@@ -24,7 +24,7 @@
 
 #include "models/rows.h"
 
-/* A job is large, so that there are few of them; what is read at once stays in a core's own cache until it is packed. */
+/* A job is large, so that there are few of them; what is read at once stays in a core's cache until it is packed. */
 enum { JOB_BYTES = 4 << 20, STAGE_BYTES = 512 << 10, ERROR_TEXT = 1100 };
 
 typedef struct job {

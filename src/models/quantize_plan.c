@@ -2,8 +2,9 @@
  *
  * One walk over the wants gives each matrix its form: routed experts and linear projections as asked, head and
  * embedding too when INT8 is asked for, all others as they are, except that FP8, MXFP4 or INT8 in their place become
- * BF16 (the result has no other packed matrices than those its quantization_config describes). A matrix that already has its form is copied byte for byte, codes and
- * scales; the others are listed as recodes. Tensors that the network does not know (vision, spare copies) are copied.
+ * BF16 (the result has no other packed matrices than those its quantization_config describes). A matrix that already
+ * has its form is copied byte for byte, codes and scales; the others are listed as recodes. Tensors that the network
+ * does not know (vision, spare copies) are copied.
  * Then one pass over the stored tensors, in file order, lists the output with names, shapes and sizes; a shard is
  * closed when the next tensor would take it over its limit, and codes stay in one shard with their scales.
  *

@@ -229,7 +229,7 @@ static void pack_int8(const neap_matrix *m, int8_t *panel, const neap_pack_sourc
     }
 }
 
-/* Nibbles of eight inputs, k = 0 in the lowest: 76543210 -> 73625140, the order of a nibble line (0 with 4, 1 with 5). */
+/* Nibbles of eight inputs, k = 0 in the lowest: 76543210 -> 73625140, the order of a nibble line (0 with 4). */
 static void order_nibbles(row_block *b) {
     for (int64_t o = 0; o < NEAP_PANEL; o++)
         for (int64_t j = 0; j < LINE / 4; j++) {

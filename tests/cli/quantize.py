@@ -256,6 +256,10 @@ def oracle(label, folder, tensors):
 
 # ---- head and embedding ---------------------------------------------------------------------------
 
+def ends_in_int8(tensors):
+    return {b for b in bases(tensors) if (HEAD.search(b) or EMBEDDING.search(b)) and values_form(tensors, b) == "int8"}
+
+
 def head_and_embedding(name, model, linear="int8"):
     """Each alone and both, from the model and back again; draft layers have copies of both."""
     before, reference = load(model), logits(model)
@@ -268,9 +272,8 @@ def head_and_embedding(name, model, linear="int8"):
             continue
         after = load(out)
         compare(label, before, after, "int8", linear, head, embedding)
-        packed = {b for b in bases(after) if (HEAD.search(b) or EMBEDDING.search(b)) and values_form(after, b) == "int8"}
-        check(len(packed) == len([b for b in bases(before) if (head == "int8" and HEAD.search(b)) or (embedding == "int8" and EMBEDDING.search(b))]) > 0,
-              label, packed)
+        asked = {b for b in bases(before) if (HEAD.search(b) and head == "int8") or (EMBEDDING.search(b) and embedding == "int8")}
+        check(ends_in_int8(after) == asked != set(), label, ends_in_int8(after), asked)
         check_config(label, model, out, after)
         error = median_error(reference, logits(out))
         check(error <= LIMITS["int8"], label, error)
@@ -278,8 +281,7 @@ def head_and_embedding(name, model, linear="int8"):
         check(r.code == 0 and load(again) == after, label, "again", r)
         shutil.rmtree(again)
         r = run("quantize", out, again, "--experts", "int8", "--linear", linear)  # what is not asked for becomes BF16
-        check(r.code == 0 and not [b for b in bases(load(again)) if (HEAD.search(b) or EMBEDDING.search(b)) and values_form(load(again), b) == "int8"],
-              label, "back", r)
+        check(r.code == 0 and not ends_in_int8(load(again)), label, "back", r)
         shutil.rmtree(again)
         shutil.rmtree(out)
 
