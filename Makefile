@@ -31,6 +31,10 @@ accuracy: all
 bench-sparse: all
 	@python3 bench/sparse.py $(BUILD)/neap
 
+# neap beside llama.cpp, which is built from PyPI first (an hour in all; --quick: minutes).
+bench-compare: all
+	@python3 bench/compare.py $(BUILD)/neap --work $(BUILD)/compare $(COMPARE)
+
 demo: all
 	@sh demo.sh
 
@@ -48,4 +52,4 @@ install: all
 clean:
 	@rm -rf build build-*
 
-.PHONY: all check bench bench-check accuracy demo asan tsan scalar fmt install clean
+.PHONY: all check bench bench-compare bench-check accuracy demo asan tsan scalar fmt install clean

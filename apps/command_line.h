@@ -50,7 +50,7 @@ typedef struct neap_cli_options {
     int64_t stride, positions, limit;
     uint64_t save_max;
     /* bench */
-    const char *depth;
+    const char *depth, *batch;
     int64_t bench_prompt, bench_new, repetitions;
 } neap_cli_options;
 

@@ -32,12 +32,22 @@ KIMI_LINEAR = dict(family="kimi_linear", hidden=2304, inter=9216, heads=32, kda_
 K3 = dict(KIMI_LINEAR, family="kimi_k3", hidden=7168, inter=33792, heads=96, kda_heads=96, q_lora=1536, experts=32,
           topk=16, moe_width=3072, shared=2, latent=3584, route_scale=1.0, block=12, expert_format="mxfp4")
 K31 = dict(K3, family="kimi_k31", index_heads=32, index_dim=128, index_topk=2048)
+KL4B = dict(KIMI_LINEAR, dense=2, vocab=32768)
+KL300M = dict(KL4B, hidden=1024, inter=2816, heads=8, kda_heads=8, experts=32, topk=4, moe_width=256, layers=8,
+              mla=[4, 8], dense=1)
+K3M = dict(K3, hidden=2304, inter=9216, heads=32, kda_heads=32, experts=192, moe_width=1024, latent=1152, block=2,
+           vocab=32768)
+MLA4 = dict(KL4B, experts=32, topk=4, moe_width=256, mla=[1, 2, 3, 4], dense=3, vocab=4096, inter=2304)
 SPARSE = dict(K31, hidden=512, inter=1024, kda_heads=4, experts=8, topk=2, moe_width=256, latent=256, shared=1,
               layers=2, mla=[2], vocab=4096, block=2)
 PRESETS = {
     "kimi-linear": (KIMI_LINEAR, "Kimi Linear 48B-A3B, 4 of 27 layers"),
     "k3": (K3, "Kimi K3, 4 of 93 layers, 32 of 896 experts"),
     "k31": (K31, "Kimi K3.1 Pro, the same with the indexer"),
+    "kl4b": (KL4B, "4 billion parameters of Kimi Linear's shapes"),
+    "kl300m": (KL300M, "the same kinds of layers, small"),
+    "k3m": (K3M, "Kimi K3's kinds of layers at Kimi Linear's width"),
+    "mla4": (MLA4, "four MLA layers of Kimi Linear, little of the rest"),
     "sparse": (SPARSE, "one MLA layer with K3.1's heads, latents and indexer, one small KDA layer"),
     "dense": (dict(SPARSE, family="kimi_k3", index_heads=0, index_dim=0, index_topk=0), "sparse without its indexer"),
 }

@@ -71,6 +71,17 @@ with tempfile.TemporaryDirectory() as work:
     for bad in ("", "1,", ",1", "x", "-1", "1.5", "1KK", "9999999999", "99999999999999999999K", "1;2"):
         r = run("bench", path, "-d", bad)
         check(r.code == 2 and r.out == b"" and one_line(r.err) and b"--depth" in r.err, bad, r)
+    for bad in ("", "0", "257", "4,,1", "x"):
+        r = run("bench", path, "--batch", bad)
+        check(r.code == 2 and r.out == b"" and one_line(r.err) and b"--batch" in r.err, bad, r)
+    j = bench(path, "-d", "0", "-p", "16", "-n", "3", "-r", "2", "--batch", "1,5")
+    check([b["sequences"] for b in j["batches"]] == [1, 5], j)
+    check(all(0 < b["step_least_ms"] <= b["step_median_ms"] and b["share_of_memory"] > 0 for b in j["batches"]), j)
+    m = j["memory"]
+    check(0 < m["peak_bytes"] <= m["announced_bytes"] + PROGRAM_BYTES, m)
+    check(m["load_peak_bytes"] > 0 and j["load_seconds"] > 0, j)
+    r = run("bench", path, "-d", "0", "-p", "16", "-n", "3", "--batch", "2")
+    check(r.code == 0 and b"\n2 sequences together: a step takes " in r.out, r)
     for args in (("-p", "-1"), ("-n", "-1"), ("-r", "0")):
         r = run("bench", path, *args)
         check(r.code == 2 and r.out == b"" and one_line(r.err), args, r)
