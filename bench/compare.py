@@ -38,7 +38,8 @@ LEVELS = {
     "avx2": AVX2,
     "avx512": AVX2 + " -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON",
 }
-# format: (`neap quantize` of the experts, of the rest; None = as drawn), what BF16 matrices are in the GGUF
+# format: (`neap quantize` of the experts, of all else with head and embedding; None = as drawn), what BF16 matrices
+# are in the GGUF
 FORMATS = {
     "bf16": (None, "bf16"),
     "int8": (("int8", "int8"), "q8_0"),
@@ -99,7 +100,8 @@ def make_model(o, python, preset, form):
     checkpoint = drawn
     if quantised:
         checkpoint = once(f"{drawn}-{form}", lambda out: subprocess.run(
-            [o.neap, "quantize", drawn, out, "--experts", quantised[0], "--linear", quantised[1], "-q"], check=True))
+            [o.neap, "quantize", drawn, out, "-q", "--experts", quantised[0], "--linear", quantised[1],
+             "--head", quantised[1], "--embedding", quantised[1]], check=True))
     gguf = once(f"{drawn}-{form}.gguf", lambda out: subprocess.run(
         [python, os.path.join(HERE, "to_gguf.py"), checkpoint, out, "--rest", rest], check=True))
     return checkpoint, gguf
