@@ -215,7 +215,7 @@ V_INLINE void gemm_run(const int kind, const int m, const int p, const gemm_tile
             const bool is_lean =
                 kind == NEAP_MATRIX_BF16 && V_WIDTH == 8 && m > 4; /* no register for both k of a lane */
             V_UNROLL for (int j = 0; j < p; j++) {
-                _mm_prefetch((const char *)lines[j] + 16 * GEMM_LINE, _MM_HINT_T0);
+                _mm_prefetch((const char *)lines[j] + 32 * GEMM_LINE, _MM_HINT_T0);
                 if (!is_lean) gemm_decode(kind, lines[j], scale[j], v[j]);
             }
             V_UNROLL for (int s = 0; s < steps; s++) {
