@@ -1,6 +1,6 @@
 /* y = x W^T with x in integers on AMX tiles (neap_x_form in kernels.h): the bits of igemm_scalar.c, for sums are exact.
  *
- *   A   16 rows of x, 64 k: one plane of bytes (hi, lo) as igemm_rows.h lays them out; rows behind the last are not used
+ *   A   16 rows of x, 64 k: one plane of bytes (hi, lo) from igemm_rows.h; rows behind the last are not used
  *   B   64 k of a panel: INT8 panels are rows of such tiles as they are stored, MXFP4 is decoded into the first cache
  *   C   16 x 16 sums of a unit, one tile per plane and panel
  *
