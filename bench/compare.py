@@ -31,7 +31,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LLAMA = "llama-cpp-python==0.3.36"
 FLAGS = "-DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAVA_BUILD=OFF"
 # gcc 12 takes the stores before a tile configuration for dead, and llama.cpp crashes on machines with AMX
-SAFE = "-DCMAKE_CXX_FLAGS=-fno-tree-dse"
+SAFE = "-fno-tree-dse -fno-dse"
 AVX2 = "-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON"
 LEVELS = {
     "auto": "-DGGML_NATIVE=ON",
@@ -68,7 +68,7 @@ def make_llama(o):
     if not o.llama_venv and not os.path.exists(os.path.join(venv, "complete")):
         print(f"building {LLAMA} in {venv}: some minutes", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
-        env = dict(os.environ, CMAKE_ARGS=f"{FLAGS} {LEVELS[o.cpu]} {SAFE}")
+        env = dict(os.environ, CMAKE_ARGS=f"{FLAGS} {LEVELS[o.cpu]}", CXXFLAGS=SAFE)
         subprocess.run([python, "-m", "pip", "install", "-q", "--no-cache-dir", "--no-binary", "llama-cpp-python",
                         LLAMA, "numpy", "gguf"], env=env, check=True)
         open(os.path.join(venv, "complete"), "w").close()
