@@ -1,10 +1,14 @@
 /* The limits of this machine under a number of threads: reading memory, and multiply-adds of three kinds.
  *
  * All workers do the same at the same time, in slices of about a millisecond; a round takes from the first beginning to
- * the last end. The best round counts, and rounds of all kinds take turns: other programs slow down some rounds, seldom
+ * the last end. The best round counts, and the kinds take turns: other programs slow down some rounds, seldom
  * all. Each worker reads a part of its own that it wrote itself, so that the pages lie where it runs.
  *
+ * Where one core is busy with something else, all workers may stay on the other ones; neighbouring processors may be one
+ * core or two. So workers run free, then each on a processor of its own, counted from the first, then spread out.
+ *
  * Owns its memory and its team; both are gone when it returns. */
+#include <sched.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,13 +31,19 @@ typedef struct worker {
     char apart[64]; /* of the next worker's numbers */
 } worker;
 
+enum { READ = -1, STOP = -2 };
+typedef enum placement { FREE, NEXT, SPREAD, PLACEMENTS } placement;
 typedef struct job {
     neap_team *team;
     const neap_kernels *k;
     char *memory;
     int64_t part; /* bytes of each worker, a multiple of SLICE_BYTES */
-    int64_t round;
-    int kind; /* neap_peak_kind; -1: read, -2: write once */
+    double seconds, start;
+    int kinds[1 + KINDS]; /* READ and neap_peak_kinds; of each its best */
+    double best[1 + KINDS];
+    int64_t round; /* every kind has its turn in one */
+    int turn, kind;
+    placement placement;
     worker *workers;
 } job;
 
@@ -43,17 +53,9 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void run(void *arg, int32_t i) {
-    const job *j = arg;
-    worker *w = &j->workers[i];
-    char *mine = j->memory + i * j->part;
-    if (j->kind == -2) {
-        memset(mine, 1, (size_t)j->part);
-        return;
-    }
-    neap_team_barrier(j->team);
+static void work(const job *j, worker *w, const char *mine) {
     w->begin = now();
-    if (j->kind == -1) {
+    if (j->kind == READ) {
         int64_t at = j->round % (j->part / SLICE_BYTES) * SLICE_BYTES;
         w->sum += j->k->peaks.read(mine + at, SLICE_BYTES, (int)(j->round % NEAP_PEAK_READS));
         w->done = SLICE_BYTES;
@@ -63,10 +65,8 @@ static void run(void *arg, int32_t i) {
     w->end = now();
 }
 
-/* One round; units a second, if that is more than *most. */
-static void round_of(job *j, int kind, double *most) {
-    j->kind = kind;
-    neap_team_run(j->team, run, j);
+/* Between two barriers, by worker 0: what the last turn reached, and what comes next. */
+static void turn(job *j) {
     int32_t n = neap_team_size(j->team);
     double begin = j->workers[0].begin, end = j->workers[0].end, done = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -75,25 +75,63 @@ static void round_of(job *j, int kind, double *most) {
         end = w->end > end ? w->end : end;
         done += w->done;
     }
-    if (end > begin && done / (end - begin) > *most) *most = done / (end - begin);
+    if (end > begin && done / (end - begin) > j->best[j->turn]) j->best[j->turn] = done / (end - begin);
+    do {
+        if (++j->turn == 1 + KINDS) j->turn = 0, j->round++;
+        j->kind = j->kinds[j->turn];
+    } while (j->kind == STOP); /* a kind that does not exist */
+    if (j->turn == 0 && j->round >= 20 && now() - j->start >= j->seconds) j->kind = STOP;
 }
 
-static void measure(job *j, double seconds, neap_limits *out) {
-    static const neap_peak_kind kinds[KINDS][2] = {
-        {NEAP_PEAK_FMA, NEAP_PEAK_FMA}, {NEAP_PEAK_DOT8, NEAP_PEAK_TILE8}, {NEAP_PEAK_BF16, NEAP_PEAK_TILE16}};
-    double *to[KINDS] = {&out->multiply_adds, &out->multiply_adds_int8, &out->multiply_adds_bf16};
-    round_of(j, -2, &(double){0});
-    double start = now();
-    /* all of the memory once at least: its beginning may still be in a cache */
-    for (; j->round < 20 || now() - start < seconds; j->round++) {
-        round_of(j, -1, &out->read_bytes);
-        for (int i = 0; i < KINDS; i++)
-            for (int wide = kinds[i][1] != kinds[i][0]; wide >= 0; wide--)
-                if (j->k->peaks.multiply[kinds[i][wide]] != NULL) {
-                    round_of(j, (int)kinds[i][wide], to[i]);
-                    break;
-                }
+/* The calling thread on one of the processors that it may use. */
+static void place(placement p, int32_t i, int32_t n) {
+    cpu_set_t all, one;
+    if (p == FREE || sched_getaffinity(0, sizeof all, &all) != 0) return;
+    int count = CPU_COUNT(&all), wanted = p == NEXT ? i % count : (int)((int64_t)i * count / n) % count;
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all) && wanted-- == 0) CPU_SET(cpu, &one);
+    (void)sched_setaffinity(0, sizeof one, &one);
+}
+
+/* One job for all rounds: a worker that sleeps in between may be woken on the core of another one. */
+static void run(void *arg, int32_t i) {
+    job *j = arg;
+    char *mine = j->memory + i * j->part;
+    cpu_set_t before;
+    bool is_known = sched_getaffinity(0, sizeof before, &before) == 0;
+    if (is_known) place(j->placement, i, neap_team_size(j->team));
+    if (j->placement == FREE) memset(mine, 1, (size_t)j->part);
+    for (;;) {
+        neap_team_barrier(j->team);
+        if (j->kind == STOP) break;
+        work(j, &j->workers[i], mine);
+        neap_team_barrier(j->team);
+        if (i == 0) turn(j);
     }
+    if (is_known) (void)sched_setaffinity(0, sizeof before, &before);
+}
+
+static void measure(job *j, neap_limits *out) {
+    static const neap_peak_kind wide[KINDS] = {NEAP_PEAK_FMA, NEAP_PEAK_TILE8, NEAP_PEAK_TILE16};
+    static const neap_peak_kind narrow[KINDS] = {NEAP_PEAK_FMA, NEAP_PEAK_DOT8, NEAP_PEAK_BF16};
+    j->kinds[0] = READ;
+    for (int i = 0; i < KINDS; i++)
+        j->kinds[1 + i] = j->k->peaks.multiply[wide[i]]     ? (int)wide[i]
+                          : j->k->peaks.multiply[narrow[i]] ? (int)narrow[i]
+                                                            : STOP;
+    for (int p = FREE; p < PLACEMENTS; p++) {
+        j->placement = (placement)p;
+        j->kind = READ;
+        j->turn = 0;
+        j->round = 0;
+        j->start = now();
+        neap_team_run(j->team, run, j);
+    }
+    out->read_bytes = j->best[0];
+    out->multiply_adds = j->best[1];
+    out->multiply_adds_int8 = j->best[2];
+    out->multiply_adds_bf16 = j->best[3];
 }
 
 uint64_t neap_limits_memory(void) {
@@ -122,7 +160,7 @@ neap_status neap_measure_limits(const char *cpu, int32_t n_threads, double secon
     neap_kernels k;
     neap_kernels_init(&k, flags);
     neap_limits l = {.struct_size = size, .n_threads = n};
-    job j = {.k = &k, .part = part};
+    job j = {.k = &k, .part = part, .seconds = seconds / PLACEMENTS};
     neap_arena *arena = NULL;
     void *p = NULL;
     neap_status status = NEAP_OK;
@@ -132,7 +170,7 @@ neap_status neap_measure_limits(const char *cpu, int32_t n_threads, double secon
     NEAP_TRY_GOTO(neap_arena_alloc_raw(arena, bytes, &p));
     j.memory = p;
     NEAP_TRY_GOTO(neap_team_create(&j.team, n));
-    measure(&j, seconds, &l);
+    measure(&j, &l);
     neap_team_destroy(j.team);
     memcpy(out, &l, size);
 fail:
