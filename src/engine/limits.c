@@ -4,7 +4,7 @@
  * the last end. The best round counts, and the kinds take turns: other programs slow down some rounds, seldom
  * all. Each worker reads a part of its own that it wrote itself, so that the pages lie where it runs.
  *
- * Where one core is busy with something else, all workers may stay on the other ones; neighbouring processors may be one
+ * Where one core is busy with something else, all workers may stay on the others; neighbouring processors may be one
  * core or two. So workers run free, then each on a processor of its own, counted from the first, then spread out.
  *
  * Owns its memory and its team; both are gone when it returns. */
