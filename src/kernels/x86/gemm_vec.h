@@ -20,10 +20,10 @@
 #include <stddef.h>
 
 #include "kernels/families.h"
-#include "kernels/x86/vec.h"
+#include "kernels/x86/panel_vec.h"
 
 #if defined(V_WIDTH) && defined(__F16C__)
-enum { GEMM_LINE = 64, GEMM_CHUNK = 128, GEMM_PIECE = 512, GEMM_PANELS_MAX = 4 };
+enum { GEMM_CHUNK = 128, GEMM_PIECE = 512, GEMM_PANELS_MAX = 4, GEMM_AHEAD = 2048 };
 
 /* Rows x panels of each tile size; every pair becomes its own function. */
 #if V_WIDTH == 16
@@ -37,49 +37,19 @@ enum { GEMM_ROWS_MAX = 6, GEMM_DECODED_PANELS = 1, GEMM_BLOCK_BYTES = 1 << 18 };
 
 /* ---- the formats ---- */
 
-/* k values in a line, and in a group with one scale (all of them where there is none). */
-V_INLINE int gemm_line_k(int kind) {
-    return kind == NEAP_MATRIX_F32 ? 1 : kind == NEAP_MATRIX_BF16 ? 2 : kind == NEAP_MATRIX_MXFP4 ? 8 : 4;
-}
+/* k values in a group with one scale (all of them where there is none). */
 V_INLINE int64_t gemm_group_k(int kind, const neap_matrix *w) {
     if (kind == NEAP_MATRIX_INT8) return w->group;
     return kind == NEAP_MATRIX_FP8 ? 128 : kind == NEAP_MATRIX_MXFP4 ? 32 : w->k;
 }
-/* The line that k begins: a multiple of 32 (MXFP4), of 4 (INT8, FP8), 0 (the others, which have one group). */
-V_INLINE const uint8_t *gemm_line_at(int kind, const uint8_t *panel, int64_t k) {
-    if (kind == NEAP_MATRIX_MXFP4) return panel + (k / 128 * 17 + k % 128 / 8) * GEMM_LINE;
-    return panel + k / 4 * GEMM_LINE;
-}
-
-/* 16 E8M0 codes as floats: 0 is 2^-127, 255 is NaN. */
-V_INLINE acc16 gemm_e8m0(const uint8_t *codes) {
-    acc16 scale;
-    V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-#if V_WIDTH == 16
-        __m512i e = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(const void *)codes)), v = vi_to_exponent(e);
-        v = _mm512_mask_mov_epi32(v, _mm512_testn_epi32_mask(e, e), vi_set1(0x00400000));
-        v = _mm512_mask_mov_epi32(v, _mm512_cmpeq_epi32_mask(e, vi_set1(255)), vi_set1(0x7fc00000));
-#else
-        __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(codes + 8 * h)));
-        __m256i is_0 = _mm256_cmpeq_epi32(e, _mm256_setzero_si256()), is_nan = _mm256_cmpeq_epi32(e, vi_set1(255));
-        __m256i v = _mm256_or_si256(vi_to_exponent(e), _mm256_and_si256(is_0, vi_set1(0x00400000)));
-        v = _mm256_or_si256(v, _mm256_and_si256(is_nan, vi_set1(0x7fc00000)));
-#endif
-        scale.v[h] = v_from_bits(v);
-    }
-    return scale;
-}
 
 /* What decoded values of this group are multiplied with. */
-V_INLINE acc16 gemm_group_scale(int kind, const neap_matrix *w, const uint8_t *panel, int64_t panel_index, int64_t g) {
-    if (kind == NEAP_MATRIX_MXFP4) return gemm_e8m0(panel + (g / 4 * 17 + 16) * GEMM_LINE + g % 4 * 16);
+V_INLINE acc16 gemm_group_scale(int kind, const neap_matrix *w, int64_t panel, int64_t g) {
+    if (kind == NEAP_MATRIX_MXFP4 || kind == NEAP_MATRIX_INT8) return panel_scale(kind, w, panel, g);
     acc16 scale = acc16_zero();
-    if (kind == NEAP_MATRIX_INT8)
-        V_UNROLL for (int h = 0; h < ACC_VECS; h++) scale.v[h] =
-            v_load(w->scales + (panel_index * neap_matrix_groups(w) + g) * NEAP_PANEL + h * V_WIDTH);
     if (kind == NEAP_MATRIX_FP8)
         V_UNROLL for (int h = 0; h < ACC_VECS; h++) scale.v[h] =
-            v_set1(w->scales[panel_index / 8 * ((w->k + 127) / 128) + g] * 256.0f);
+            v_set1(w->scales[panel / 8 * ((w->k + 127) / 128) + g] * 256.0f);
     return scale;
 }
 
@@ -105,14 +75,6 @@ V_INLINE void gemm_fp8_pair(vec_int v, vec *even, vec *odd) {
     m = _mm256_permute4x64_epi64(m, _MM_SHUFFLE(3, 1, 2, 0));
     *even = _mm256_cvtph_ps(_mm256_castsi256_si128(m));
     *odd = _mm256_cvtph_ps(_mm256_extracti128_si256(m, 1));
-#endif
-}
-
-V_INLINE vec_int gemm_load_line(const uint8_t *line, int h) {
-#if V_WIDTH == 16
-    return _mm512_load_si512(line + 64 * h);
-#else
-    return _mm256_load_si256((const __m256i *)(const void *)(line + 32 * h));
 #endif
 }
 
@@ -142,7 +104,7 @@ V_INLINE vec gemm_int8(vec_int v, const int s) {
 /* The k value s (0 or 1) of a line of BF16. */
 V_INLINE void gemm_decode_bf16(const uint8_t *line, const int s, acc16 *w) {
     V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-        vec_int v = gemm_load_line(line, h);
+        vec_int v = panel_load(line, h);
 #if V_WIDTH == 16
         w->v[h] = v_from_bits(s ? _mm512_and_si512(v, vi_set1((int)0xffff0000)) : _mm512_slli_epi32(v, 16));
 #else
@@ -153,13 +115,15 @@ V_INLINE void gemm_decode_bf16(const uint8_t *line, const int s, acc16 *w) {
 
 /* The weights of one line: w[s] for its k values s. */
 V_INLINE void gemm_decode(int kind, const uint8_t *line, acc16 scale, acc16 w[8]) {
+    if (kind == NEAP_MATRIX_BF16) {
+        gemm_decode_bf16(line, 0, &w[0]);
+        gemm_decode_bf16(line, 1, &w[1]);
+        return;
+    }
     V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-        vec_int v = gemm_load_line(line, h);
+        vec_int v = panel_load(line, h);
         if (kind == NEAP_MATRIX_F32) {
             w[0].v[h] = v_from_bits(v);
-        } else if (kind == NEAP_MATRIX_BF16) {
-            if (h == 0) gemm_decode_bf16(line, 0, &w[0]);
-            if (h == 0) gemm_decode_bf16(line, 1, &w[1]);
         } else if (kind == NEAP_MATRIX_INT8) {
             V_UNROLL for (int s = 0; s < 4; s++) w[s].v[h] = v_mul(gemm_int8(v, s), scale.v[h]);
         } else if (kind == NEAP_MATRIX_FP8) {
@@ -193,7 +157,7 @@ V_INLINE void gemm_run(const int kind, const int m, const int p, const gemm_tile
     const uint8_t *panels[GEMM_PANELS_MAX];
     const float *x[GEMM_ROWS_MAX] = {NULL};
     acc16 acc[GEMM_ROWS_MAX][GEMM_PANELS_MAX], v[GEMM_PANELS_MAX][8];
-    const int steps = gemm_line_k(kind);
+    const int steps = panel_line_k(kind);
     const int64_t k_all = w->k, group = gemm_group_k(kind, w), left = w->n - t->panel * NEAP_PANEL;
     V_UNROLL for (int j = 0; j < p; j++) panels[j] = (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes;
     V_UNROLL for (int i = 0; i < m; i++) {
@@ -208,14 +172,14 @@ V_INLINE void gemm_run(const int kind, const int m, const int p, const gemm_tile
         const uint8_t *lines[GEMM_PANELS_MAX];
         acc16 scale[GEMM_PANELS_MAX];
         V_UNROLL for (int j = 0; j < p; j++) {
-            lines[j] = gemm_line_at(kind, panels[j], k0);
-            scale[j] = gemm_group_scale(kind, w, panels[j], t->panel + j, g);
+            lines[j] = panel_line_at(kind, panels[j], k0);
+            scale[j] = gemm_group_scale(kind, w, t->panel + j, g);
         }
         for (int64_t k = 0; k < full; k += steps) {
             const bool is_lean =
                 kind == NEAP_MATRIX_BF16 && V_WIDTH == 8 && m > 4; /* no register for both k of a lane */
             V_UNROLL for (int j = 0; j < p; j++) {
-                _mm_prefetch((const char *)lines[j] + 32 * GEMM_LINE, _MM_HINT_T0);
+                _mm_prefetch((const char *)lines[j] + GEMM_AHEAD, _MM_HINT_T0);
                 if (!is_lean) gemm_decode(kind, lines[j], scale[j], v[j]);
             }
             V_UNROLL for (int s = 0; s < steps; s++) {
@@ -229,7 +193,7 @@ V_INLINE void gemm_run(const int kind, const int m, const int p, const gemm_tile
                         v_fma(xs, v[j][s].v[h], acc[i][j].v[h]);
                 }
             }
-            V_UNROLL for (int j = 0; j < p; j++) lines[j] += GEMM_LINE;
+            V_UNROLL for (int j = 0; j < p; j++) lines[j] += PANEL_LINE;
         }
         if (full < n) { /* the last line of a ragged k: only in the last group */
             V_UNROLL for (int j = 0; j < p; j++) gemm_decode(kind, lines[j], scale[j], v[j]);
@@ -289,14 +253,14 @@ V_INLINE void gemm_rows(const neap_gemm_args *a, const neap_matrix *w, const flo
 V_INLINE void gemm_decode_chunk(const int kind, float *dst, const neap_matrix *w, int64_t panel, int64_t k0,
                                 int64_t n) {
     const uint8_t *bytes = (const uint8_t *)w->panels + panel * w->panel_bytes;
-    const int steps = gemm_line_k(kind);
+    const int steps = panel_line_k(kind);
     const int64_t group = gemm_group_k(kind, w);
     for (int64_t k = 0, end; k < n; k = end) { /* groups of INT8 may begin before the chunk and end behind it */
         const int64_t g = (k0 + k) / group;
-        const uint8_t *line = gemm_line_at(kind, bytes, k0 + k);
-        acc16 scale = gemm_group_scale(kind, w, bytes, panel, g), v[8];
+        const uint8_t *line = panel_line_at(kind, bytes, k0 + k);
+        acc16 scale = gemm_group_scale(kind, w, panel, g), v[8];
         end = (g + 1) * group - k0 < n ? (g + 1) * group - k0 : n;
-        for (int64_t l = k; l < end; l += steps, line += GEMM_LINE) {
+        for (int64_t l = k; l < end; l += steps, line += PANEL_LINE) {
             gemm_decode(kind, line, scale, v); /* may decode padding of the last line: the buffer has room */
             V_UNROLL for (int s = 0; s < steps; s++) V_UNROLL for (int h = 0; h < ACC_VECS; h++)
                 v_store(dst + (l + s) * NEAP_PANEL + h * V_WIDTH, v[s].v[h]);
@@ -313,7 +277,7 @@ V_INLINE void gemm_decoded(const int kind, const neap_gemm_args *a, const gemm_s
             neap_matrix chunk = {
                 .kind = NEAP_MATRIX_F32, .n = a->w->n - p * NEAP_PANEL, .k = a->w->k - k0, .panels = buffer};
             if (chunk.k > GEMM_CHUNK) chunk.k = GEMM_CHUNK;
-            chunk.panel_bytes = GEMM_CHUNK * GEMM_LINE;
+            chunk.panel_bytes = GEMM_CHUNK * PANEL_LINE;
             for (int64_t q = 0; q < panels; q++)
                 gemm_decode_chunk(kind, buffer + q * GEMM_CHUNK * NEAP_PANEL, a->w, p + q, k0, chunk.k);
             gemm_rows(a, &chunk, a->x + k0, a->y + p * NEAP_PANEL, f32_sizes, begin, end, 0, panels, k0 > 0);
@@ -329,7 +293,7 @@ V_INLINE void gemm_pieces(const int kind, const neap_gemm_args *a, const gemm_si
             neap_matrix piece = *a->w;
             piece.n -= p * NEAP_PANEL;
             piece.k = a->w->k - k0 < GEMM_PIECE ? a->w->k - k0 : GEMM_PIECE;
-            piece.panels = (const uint8_t *)a->w->panels + p * a->w->panel_bytes + k0 / gemm_line_k(kind) * GEMM_LINE;
+            piece.panels = panel_line_at(kind, (const uint8_t *)a->w->panels + p * a->w->panel_bytes, k0);
             gemm_rows(a, &piece, a->x + k0, a->y + p * NEAP_PANEL, sizes, begin, end, 0, panels, k0 > 0);
         }
     }

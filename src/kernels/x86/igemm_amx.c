@@ -142,17 +142,14 @@ static void strip_tiles(const strip *s) {
 
 /* Codes of MXFP4 as signed bytes in the order of INT8 panels. */
 static void decode(char *to, const neap_matrix *w, int64_t panel, int64_t k, int64_t n) {
-    const uint8_t *line = igemm_line_at(NEAP_MATRIX_MXFP4, (const uint8_t *)w->panels + panel * w->panel_bytes, k);
-    const __m512i nibble = _mm512_set1_epi8(15);
-    const __m512i doubled =
-        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
-    for (int64_t e = k; e < k + n; e += 8, line += IGEMM_LINE, to += 2 * IGEMM_LINE) {
-        if (e > k && e % 128 == 0) line += IGEMM_LINE; /* the scales of a super-block */
+    const uint8_t *line = panel_line_at(NEAP_MATRIX_MXFP4, (const uint8_t *)w->panels + panel * w->panel_bytes, k);
+    for (int64_t e = k; e < k + n; e += 8, line += PANEL_LINE, to += 2 * PANEL_LINE) {
+        if (e > k && e % 128 == 0) line += PANEL_LINE; /* the scales of a super-block */
         _mm_prefetch((const char *)line + AMX_AHEAD, _MM_HINT_T0);
-        __m512i v = _mm512_load_si512(line);
-        _mm512_store_si512(to, _mm512_shuffle_epi8(doubled, _mm512_and_si512(v, nibble)));
-        _mm512_store_si512(to + IGEMM_LINE,
-                           _mm512_shuffle_epi8(doubled, _mm512_and_si512(_mm512_srli_epi16(v, 4), nibble)));
+        vec_int bytes[2];
+        igemm_doubled(line, 0, bytes);
+        _mm512_store_si512(to, bytes[0]);
+        _mm512_store_si512(to + PANEL_LINE, bytes[1]);
     }
 }
 

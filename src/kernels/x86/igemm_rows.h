@@ -12,7 +12,7 @@
 #define NEAP_KERNELS_X86_IGEMM_ROWS_H
 
 #include "kernels/igemm.h"
-#include "kernels/x86/vec.h"
+#include "kernels/x86/panel_vec.h"
 
 enum { IGEMM_ROWS_MAX = 256, IGEMM_PAD = 64 }; /* bytes that may be written or read behind the codes of a row */
 
@@ -46,7 +46,7 @@ static inline void igemm_block_begin(igemm_block *b, const neap_gemm_args *a, bo
     const int64_t n_rows = a->m - row < IGEMM_ROWS_MAX ? a->m - row : IGEMM_ROWS_MAX;
     const int64_t rows = (n_rows + row_step - 1) / row_step * row_step;
     *b = (igemm_block){.a = a, .is_pairs = is_pairs, .row = row, .n_rows = n_rows, .plane_rows = rows, .k = k};
-    const int64_t group = a->w->kind == NEAP_MATRIX_MXFP4 ? 32 : a->w->group;
+    const int64_t group = neap_igemm_group(a->w);
     const int64_t width = is_pairs || a->x_form == NEAP_X_INT16 ? 2 : 1;
     int64_t room = NEAP_GEMM_SCRATCH - rows * width * (IGEMM_PAD + 64) - 256;
     b->units = a->scratch;

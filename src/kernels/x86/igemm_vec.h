@@ -26,18 +26,10 @@ enum { IGEMM_HAS_DOT = 1 };
 #else
 enum { IGEMM_HAS_DOT = 0 };
 #endif
-enum { IGEMM_LINE = 64, IGEMM_CHUNK = 512, IGEMM_TILE_ROWS = 6, IGEMM_TILE_PANELS = 4 };
+enum { IGEMM_AHEAD = 1536, IGEMM_CHUNK = 512, IGEMM_TILE_ROWS = 6, IGEMM_TILE_PANELS = 4 };
 
 /* ---- lines ---- */
 
-V_INLINE vec_int igemm_load(const void *line, int h) {
-#if V_WIDTH == 16
-    (void)h;
-    return _mm512_load_si512(line);
-#else
-    return _mm256_load_si256((const __m256i *)line + h);
-#endif
-}
 V_INLINE void igemm_store(void *line, int h, vec_int v) {
 #if V_WIDTH == 16
     (void)h;
@@ -63,63 +55,44 @@ V_INLINE vec_int igemm_spread(const char *x) { /* 32 bits to all lanes */
 #define IGEMM_TABLE(t) _mm256_broadcastsi128_si256(t)
 #endif
 
-/* MXFP4 line: eight k -> two lines of quads; INT8 line: one. */
+/* Values that a table has for the nibbles of an MXFP4 line: eight k -> two lines of four. */
+V_INLINE void igemm_nibbles(const uint8_t *line, int h, __m128i table, vec_int q[2]) {
+    const vec_int v = panel_load(line, h), nibble = IGEMM_OP(set1_epi8)(15), values = IGEMM_TABLE(table);
+    q[0] = IGEMM_OP(shuffle_epi8)(values, IGEMM_LOGIC(and)(v, nibble));
+    q[1] = IGEMM_OP(shuffle_epi8)(values, IGEMM_LOGIC(and)(IGEMM_OP(srli_epi16)(v, 4), nibble));
+}
+/* Their doubled values as signed bytes. */
+V_INLINE void igemm_doubled(const uint8_t *line, int h, vec_int q[2]) {
+    igemm_nibbles(line, h, _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), q);
+}
+
+/* MXFP4 line -> two lines of quads; INT8 line: one. */
 V_INLINE int igemm_lines(int kind) { return kind == NEAP_MATRIX_MXFP4 ? 2 : 1; }
 V_INLINE void igemm_quads(int kind, const uint8_t *line, int h, vec_int q[2]) {
-    vec_int v = igemm_load(line, h);
-    if (kind == NEAP_MATRIX_INT8) {
-        q[0] = IGEMM_LOGIC(xor)(v, IGEMM_OP(set1_epi8)((char)0x80));
-        return;
-    }
-    const vec_int nibble = IGEMM_OP(set1_epi8)(15);
-    const vec_int biased = IGEMM_TABLE(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-    q[0] = IGEMM_OP(shuffle_epi8)(biased, IGEMM_LOGIC(and)(v, nibble));
-    q[1] = IGEMM_OP(shuffle_epi8)(biased, IGEMM_LOGIC(and)(IGEMM_OP(srli_epi16)(v, 4), nibble));
+    if (kind == NEAP_MATRIX_INT8)
+        q[0] = IGEMM_LOGIC(xor)(panel_load(line, h), IGEMM_OP(set1_epi8)((char)0x80));
+    else
+        igemm_nibbles(line, h, _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0), q);
 }
 /* Each line of quads as two lines of pairs: (k, k+2), (k+1, k+3). */
 V_INLINE void igemm_pairs(int kind, const uint8_t *line, int h, vec_int q[4]) {
-    vec_int v = igemm_load(line, h), bytes[2] = {v, v};
-    if (kind == NEAP_MATRIX_MXFP4) {
-        const vec_int nibble = IGEMM_OP(set1_epi8)(15);
-        const vec_int doubled = IGEMM_TABLE(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
-        bytes[0] = IGEMM_OP(shuffle_epi8)(doubled, IGEMM_LOGIC(and)(v, nibble));
-        bytes[1] = IGEMM_OP(shuffle_epi8)(doubled, IGEMM_LOGIC(and)(IGEMM_OP(srli_epi16)(v, 4), nibble));
-    }
+    vec_int bytes[2];
+    if (kind == NEAP_MATRIX_INT8)
+        bytes[0] = panel_load(line, h);
+    else
+        igemm_doubled(line, h, bytes);
     V_UNROLL for (int i = 0; i < igemm_lines(kind); i++) {
         q[2 * i] = IGEMM_OP(srai_epi16)(IGEMM_OP(slli_epi16)(bytes[i], 8), 8);
         q[2 * i + 1] = IGEMM_OP(srai_epi16)(bytes[i], 8);
     }
 }
 
-/* The stored line where k begins (a multiple of 4, MXFP4: of 32), and k that a stored line holds. */
-V_INLINE const uint8_t *igemm_line_at(int kind, const uint8_t *panel, int64_t k) {
-    return panel + (kind == NEAP_MATRIX_MXFP4 ? k / 128 * 17 + k % 128 / 8 : k / 4) * IGEMM_LINE;
-}
-V_INLINE int igemm_line_k(int kind) { return kind == NEAP_MATRIX_MXFP4 ? 8 : 4; }
 V_INLINE int igemm_bias(int kind) { return kind == NEAP_MATRIX_MXFP4 ? 12 : 128; }
 
-/* s_w of 16 outputs. */
+/* s_w of 16 outputs: the codes of MXFP4 are doubled. */
 V_INLINE acc16 igemm_scale(int kind, const neap_matrix *w, int64_t panel, int64_t group) {
-    acc16 s;
-    V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-        if (kind == NEAP_MATRIX_INT8) {
-            s.v[h] = v_load(w->scales + (panel * neap_matrix_groups(w) + group) * NEAP_PANEL + h * V_WIDTH);
-            continue;
-        }
-        const uint8_t *codes = (const uint8_t *)w->panels + panel * w->panel_bytes +
-                               (group / 4 * 17 + 16) * IGEMM_LINE + group % 4 * 16 + h * V_WIDTH;
-#if V_WIDTH == 16
-        __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)codes)), v = vi_to_exponent(e);
-        v = _mm512_mask_mov_epi32(v, _mm512_testn_epi32_mask(e, e), vi_set1(0x00400000));
-        v = _mm512_mask_mov_epi32(v, _mm512_cmpeq_epi32_mask(e, vi_set1(255)), vi_set1(0x7fc00000));
-#else
-        __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)codes));
-        __m256i is_0 = _mm256_cmpeq_epi32(e, _mm256_setzero_si256()), is_nan = _mm256_cmpeq_epi32(e, vi_set1(255));
-        __m256i v = _mm256_or_si256(vi_to_exponent(e), _mm256_and_si256(is_0, vi_set1(0x00400000)));
-        v = _mm256_or_si256(v, _mm256_and_si256(is_nan, vi_set1(0x7fc00000)));
-#endif
-        s.v[h] = v_mul(v_from_bits(v), v_set1(0.5f));
-    }
+    acc16 s = panel_scale(kind, w, panel, group);
+    if (kind == NEAP_MATRIX_MXFP4) V_UNROLL for (int h = 0; h < ACC_VECS; h++) s.v[h] = v_mul(s.v[h], v_set1(0.5f));
     return s;
 }
 
@@ -137,7 +110,6 @@ typedef struct igemm_tile {
 V_INLINE float *igemm_y(const igemm_tile *t, int64_t i) {
     return t->b->a->y + (t->b->row + t->row + i) * t->b->a->ldy + t->panel * NEAP_PANEL;
 }
-V_INLINE vec igemm_float(vec_int v) { return IGEMM_OP(cvtepi32_ps)(v); }
 
 /* Sums of quads: lanes of 32 bits directly, or of 16 for up to four lines. */
 V_INLINE vec_int igemm_dot(vec_int sum, vec_int w, vec_int x) {
@@ -156,27 +128,44 @@ V_INLINE vec_int igemm_widen(vec_int sum, vec_int part) {
 #endif
 }
 
+/* A tile's float chains: where they begin or go on, sums of unit u of panel j and row i, and their end. */
+V_INLINE vec igemm_chain(const igemm_tile *t, int i, int j, int h) {
+    int64_t at = j * NEAP_PANEL + h * V_WIDTH;
+    return t->is_continued ? v_load_n(igemm_y(t, i) + at, t->b->a->w->n - t->panel * NEAP_PANEL - at) : v_zero();
+}
+V_INLINE void igemm_join(const igemm_tile *t, int64_t u, int i, acc16 scale, const vec_int *sum, acc16 *chain) {
+    const vec x_scale = v_set1(t->b->scale[(t->row + i) * t->b->n_units + u]);
+    V_UNROLL for (int h = 0; h < ACC_VECS; h++) chain->v[h] =
+        v_fma(IGEMM_OP(cvtepi32_ps)(sum[h]), v_mul(scale.v[h], x_scale), chain->v[h]);
+}
+V_INLINE void igemm_end(const igemm_tile *t, int i, int j, int h, vec chain) {
+    int64_t at = j * NEAP_PANEL + h * V_WIDTH;
+    v_store_n(igemm_y(t, i) + at, chain, t->b->a->w->n - t->panel * NEAP_PANEL - at);
+}
+/* What the bias of the weights adds to the sums of unit u and row i. */
+V_INLINE int32_t igemm_excess(int kind, const igemm_tile *t, int64_t u, int i) {
+    return t->b->sum[(t->row + i) * t->b->n_units + u] * igemm_bias(kind);
+}
+#define IGEMM_EACH(m, p)                                                      \
+    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++) \
+        V_UNROLL for (int h = 0; h < ACC_VECS; h++)
+
 /* Quads of p stored panels for m rows. */
 V_INLINE void igemm_direct(const int kind, const int planes, const int m, const int p, const igemm_tile *t) {
     const igemm_block *b = t->b;
     const neap_matrix *w = b->a->w;
-    const int lines = igemm_lines(kind), line_k = igemm_line_k(kind);
+    const int lines = igemm_lines(kind), line_k = panel_line_k(kind);
     acc16 acc[4][4];
     const char *x[2][4];
-    const int64_t left = w->n - t->panel * NEAP_PANEL;
-    V_UNROLL for (int i = 0; i < m; i++) {
-        V_UNROLL for (int l = 0; l < planes; l++) x[l][i] = igemm_row(b, l, t->row + i);
-        V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-            int64_t at = j * NEAP_PANEL + h * V_WIDTH;
-            acc[i][j].v[h] = t->is_continued ? v_load_n(igemm_y(t, i) + at, left - at) : v_zero();
-        }
-    }
+    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int l = 0; l < planes; l++) x[l][i] =
+        igemm_row(b, l, t->row + i);
+    IGEMM_EACH(m, p) acc[i][j].v[h] = igemm_chain(t, i, j, h);
     for (int64_t u = t->u_begin; u < t->u_end; u++) {
         const igemm_unit unit = b->units[u];
         const uint8_t *line[4];
         vec_int sum[2][4][4][ACC_VECS];
         V_UNROLL for (int j = 0; j < p; j++) line[j] =
-            igemm_line_at(kind, (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes, b->k + unit.k);
+            panel_line_at(kind, (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes, b->k + unit.k);
         V_UNROLL for (int l = 0; l < planes; l++) V_UNROLL for (int i = 0; i < m; i++)
             V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[l][i][j][h] =
                 vi_set1(0);
@@ -191,13 +180,13 @@ V_INLINE void igemm_direct(const int kind, const int planes, const int m, const 
                 if (e > 0 && k0 + e * line_k >= unit.n) break; /* the end of a short unit */
                 V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
                     vec_int q[2];
-                    if (h == 0) _mm_prefetch((const char *)line[j] + 24 * IGEMM_LINE, _MM_HINT_T0);
+                    if (h == 0) _mm_prefetch((const char *)line[j] + IGEMM_AHEAD, _MM_HINT_T0);
                     igemm_quads(kind, line[j], h, q);
                     V_UNROLL for (int s = 0; s < lines; s++) V_UNROLL for (int i = 0; i < m; i++)
                         V_UNROLL for (int l = 0; l < planes; l++) part[l][i][j][h] =
                             igemm_dot(part[l][i][j][h], q[s], igemm_spread(x[l][i] + k + 4 * s));
                 }
-                V_UNROLL for (int j = 0; j < p; j++) line[j] += IGEMM_LINE;
+                V_UNROLL for (int j = 0; j < p; j++) line[j] += PANEL_LINE;
             }
             V_UNROLL for (int l = 0; l < planes; l++) V_UNROLL for (int i = 0; i < m; i++)
                 V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[l][i][j][h] =
@@ -206,20 +195,17 @@ V_INLINE void igemm_direct(const int kind, const int planes, const int m, const 
         V_UNROLL for (int j = 0; j < p; j++) {
             acc16 scale = igemm_scale(kind, w, t->panel + j, unit.group);
             V_UNROLL for (int i = 0; i < m; i++) {
-                int64_t at = (t->row + i) * b->n_units + u;
-                vec_int bias = vi_set1(b->sum[at] * igemm_bias(kind));
+                const vec_int excess = vi_set1(igemm_excess(kind, t, u, i));
                 V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
                     vec_int v = sum[0][i][j][h];
                     if (planes == 2) v = vi_add(IGEMM_OP(slli_epi32)(v, 8), sum[1][i][j][h]);
-                    acc[i][j].v[h] =
-                        v_fma(igemm_float(vi_sub(v, bias)), v_mul(scale.v[h], v_set1(b->scale[at])), acc[i][j].v[h]);
+                    sum[0][i][j][h] = vi_sub(v, excess);
                 }
+                igemm_join(t, u, i, scale, sum[0][i][j], &acc[i][j]);
             }
         }
     }
-    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS;
-                                                                                            h++)
-        v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH, acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
+    IGEMM_EACH(m, p) igemm_end(t, i, j, h, acc[i][j].v[h]);
 }
 
 /* Pairs of p stored INT8 panels for m rows. */
@@ -228,25 +214,20 @@ V_INLINE void igemm_direct_pairs(const int m, const int p, const igemm_tile *t) 
     const igemm_block *b = t->b;
     const neap_matrix *w = b->a->w;
     acc16 acc[4][4];
-    const int64_t left = w->n - t->panel * NEAP_PANEL;
-    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
-        V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-        int64_t at = j * NEAP_PANEL + h * V_WIDTH;
-        acc[i][j].v[h] = t->is_continued ? v_load_n(igemm_y(t, i) + at, left - at) : v_zero();
-    }
+    IGEMM_EACH(m, p) acc[i][j].v[h] = igemm_chain(t, i, j, h);
     for (int64_t u = t->u_begin; u < t->u_end; u++) {
         const igemm_unit unit = b->units[u];
         const uint8_t *line[4];
         const char *x[4];
         vec_int sum[4][4][ACC_VECS];
         V_UNROLL for (int j = 0; j < p; j++) line[j] =
-            igemm_line_at(kind, (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes, b->k + unit.k);
+            panel_line_at(kind, (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes, b->k + unit.k);
         V_UNROLL for (int i = 0; i < m; i++) {
             x[i] = igemm_row(b, 0, t->row + i) + 2 * (int64_t)unit.k;
             V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[i][j][h] = vi_set1(0);
         }
-        for (int64_t k = 0; k < unit.n; k += 4) V_UNROLL for (int j = 0; j < p; j++, line[j - 1] += IGEMM_LINE) {
-                _mm_prefetch((const char *)line[j] + 24 * IGEMM_LINE, _MM_HINT_T0);
+        for (int64_t k = 0; k < unit.n; k += 4) V_UNROLL for (int j = 0; j < p; j++, line[j - 1] += PANEL_LINE) {
+                _mm_prefetch((const char *)line[j] + IGEMM_AHEAD, _MM_HINT_T0);
                 V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
                     vec_int q[4];
                     igemm_pairs(kind, line[j], h, q);
@@ -256,16 +237,10 @@ V_INLINE void igemm_direct_pairs(const int m, const int p, const igemm_tile *t) 
             }
         V_UNROLL for (int j = 0; j < p; j++) {
             acc16 scale = igemm_scale(kind, w, t->panel + j, unit.group);
-            V_UNROLL for (int i = 0; i < m; i++) {
-                vec x_scale = v_set1(b->scale[(t->row + i) * b->n_units + u]);
-                V_UNROLL for (int h = 0; h < ACC_VECS; h++) acc[i][j].v[h] =
-                    v_fma(igemm_float(sum[i][j][h]), v_mul(scale.v[h], x_scale), acc[i][j].v[h]);
-            }
+            V_UNROLL for (int i = 0; i < m; i++) igemm_join(t, u, i, scale, sum[i][j], &acc[i][j]);
         }
     }
-    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS;
-                                                                                            h++)
-        v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH, acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
+    IGEMM_EACH(m, p) igemm_end(t, i, j, h, acc[i][j].v[h]);
 }
 
 /* m rows x p panels from decoded lines: one plane after the other, one sum in registers. Pairs: one plane, two lines
@@ -275,30 +250,26 @@ V_INLINE void igemm_many(const int kind, const bool is_pairs, const int planes, 
     const igemm_block *b = t->b;
     const neap_matrix *w = b->a->w;
     acc16 acc[IGEMM_TILE_ROWS][2];
-    const int64_t left = w->n - t->panel * NEAP_PANEL, k_begin = b->units[t->u_begin].k;
+    const int64_t k_begin = b->units[t->u_begin].k;
     const int quad_bytes = is_pairs ? 8 : 4, quad_lines = is_pairs ? 2 : 1;
-    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
-        V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-        int64_t at = j * NEAP_PANEL + h * V_WIDTH;
-        acc[i][j].v[h] = t->is_continued ? v_load_n(igemm_y(t, i) + at, left - at) : v_zero();
-    }
+    IGEMM_EACH(m, p) acc[i][j].v[h] = igemm_chain(t, i, j, h);
     for (int64_t u = t->u_begin; u < t->u_end; u++) {
         const igemm_unit unit = b->units[u];
         const int64_t quads = (unit.n + 3) / 4;
         vec_int sum[IGEMM_TILE_ROWS][2][ACC_VECS];
         V_UNROLL for (int l = 0; l < planes; l++) {
             V_UNROLL for (int i = 0; i < m; i++) {
-                vec_int from = vi_set1(is_pairs ? 0 : -b->sum[(t->row + i) * b->n_units + u] * igemm_bias(kind));
+                vec_int from = vi_set1(is_pairs ? 0 : -igemm_excess(kind, t, u, i));
                 V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[i][j][h] =
                     l == planes - 1 ? l ? vi_add(IGEMM_OP(slli_epi32)(sum[i][j][h], 8), from) : from : vi_set1(0);
             }
-            const char *line = t->decoded + (unit.k - k_begin) / 4 * quad_lines * IGEMM_LINE;
+            const char *line = t->decoded + (unit.k - k_begin) / 4 * quad_lines * PANEL_LINE;
             const char *x[IGEMM_TILE_ROWS];
             V_UNROLL for (int i = 0; i < m; i++) x[i] = igemm_row(b, l, t->row + i) + (int64_t)unit.k / 4 * quad_bytes;
             if (IGEMM_HAS_DOT || is_pairs) {
-                for (int64_t q = 0; q < quads * quad_lines; q++, line += IGEMM_LINE) {
+                for (int64_t q = 0; q < quads * quad_lines; q++, line += PANEL_LINE) {
                     V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-                        vec_int v = igemm_load(line + j * t->decoded_bytes, h);
+                        vec_int v = panel_load(line + j * t->decoded_bytes, h);
                         V_UNROLL for (int i = 0; i < m; i++) {
                             vec_int xs = igemm_spread(x[i] + q * 4);
                             sum[i][j][h] = is_pairs ? vi_add(sum[i][j][h], IGEMM_OP(madd_epi16)(v, xs))
@@ -310,10 +281,10 @@ V_INLINE void igemm_many(const int kind, const bool is_pairs, const int planes, 
             }
             for (int64_t q = 0; q < quads; q += 4) {
                 vec_int part[IGEMM_TILE_ROWS][2][ACC_VECS];
-                V_UNROLL for (int e = 0; e < 4; e++, line += IGEMM_LINE) {
+                V_UNROLL for (int e = 0; e < 4; e++, line += PANEL_LINE) {
                     if (e > 0 && q + e >= quads) break; /* the end of a short unit */
                     V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-                        vec_int v = igemm_load(line + j * t->decoded_bytes, h);
+                        vec_int v = panel_load(line + j * t->decoded_bytes, h);
                         V_UNROLL for (int i = 0; i < m; i++) part[i][j][h] =
                             igemm_dot(e ? part[i][j][h] : vi_set1(0), v, igemm_spread(x[i] + (q + e) * 4));
                     }
@@ -324,16 +295,10 @@ V_INLINE void igemm_many(const int kind, const bool is_pairs, const int planes, 
         }
         V_UNROLL for (int j = 0; j < p; j++) {
             acc16 scale = igemm_scale(kind, w, t->panel + j, unit.group);
-            V_UNROLL for (int i = 0; i < m; i++) {
-                vec x_scale = v_set1(b->scale[(t->row + i) * b->n_units + u]);
-                V_UNROLL for (int h = 0; h < ACC_VECS; h++) acc[i][j].v[h] =
-                    v_fma(igemm_float(sum[i][j][h]), v_mul(scale.v[h], x_scale), acc[i][j].v[h]);
-            }
+            V_UNROLL for (int i = 0; i < m; i++) igemm_join(t, u, i, scale, sum[i][j], &acc[i][j]);
         }
     }
-    V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS;
-                                                                                            h++)
-        v_store_n(igemm_y(t, i) + j * NEAP_PANEL + h * V_WIDTH, acc[i][j].v[h], left - j * NEAP_PANEL - h * V_WIDTH);
+    IGEMM_EACH(m, p) igemm_end(t, i, j, h, acc[i][j].v[h]);
 }
 
 /* ---- which tile ---- */
@@ -389,11 +354,14 @@ enum {
     IGEMM_MANY_SIZES = 0 IGEMM_MANY(IGEMM_COUNT, F32, 0, 1)
 };
 
-/* How a kind of weights is multiplied: forms of x, tiles, for few and for many rows. */
+/* Lines of units [u_begin, u_end) of a panel in the order that igemm_many reads. */
+typedef void (*igemm_decoder)(char *to, const igemm_block *b, int64_t panel, int64_t u_begin, int64_t u_end);
+
+/* How a kind of weights is multiplied: forms of x and tiles for few and for many rows, and lines for many. */
 typedef struct igemm_way {
-    int kind;
     bool is_pairs[2];
     const igemm_size *sizes[2];
+    igemm_decoder decode;
 } igemm_way;
 
 V_INLINE const igemm_size *igemm_fitting(const igemm_size *sizes, int n, int64_t rows) {
@@ -418,13 +386,12 @@ static inline void igemm_row_tiles(igemm_tile *t, const igemm_size *sizes, int n
     }
 }
 
-/* Lines of units [u_begin, u_end) of a panel in the order that igemm_many reads. */
 V_INLINE void igemm_decode(const int kind, const bool is_pairs, char *to, const igemm_block *b, int64_t panel,
                            int64_t u_begin, int64_t u_end) {
     const uint8_t *bytes = (const uint8_t *)b->a->w->panels + panel * b->a->w->panel_bytes;
     for (int64_t u = u_begin; u < u_end; u++) {
-        const uint8_t *line = igemm_line_at(kind, bytes, b->k + b->units[u].k);
-        for (int64_t k = 0; k < b->units[u].n; k += igemm_line_k(kind), line += IGEMM_LINE) {
+        const uint8_t *line = panel_line_at(kind, bytes, b->k + b->units[u].k);
+        for (int64_t k = 0; k < b->units[u].n; k += panel_line_k(kind), line += PANEL_LINE) {
             const int n = igemm_lines(kind) * (is_pairs ? 2 : 1);
             V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
                 vec_int q[4];
@@ -432,15 +399,28 @@ V_INLINE void igemm_decode(const int kind, const bool is_pairs, char *to, const 
                     igemm_pairs(kind, line, h, q);
                 else
                     igemm_quads(kind, line, h, q);
-                V_UNROLL for (int s = 0; s < n; s++) igemm_store(to + s * IGEMM_LINE, h, q[s]);
+                V_UNROLL for (int s = 0; s < n; s++) igemm_store(to + s * PANEL_LINE, h, q[s]);
             }
-            to += n * IGEMM_LINE;
+            to += n * PANEL_LINE;
         }
     }
 }
 
+#define IGEMM_DECODE(kind, pairs)                                                                                    \
+    static inline void igemm_decode_##kind##_##pairs(char *to, const igemm_block *b, int64_t panel, int64_t u_begin, \
+                                                     int64_t u_end) {                                                \
+        igemm_decode(NEAP_MATRIX_##kind, pairs, to, b, panel, u_begin, u_end);                                       \
+    }
+IGEMM_DECODE(MXFP4, 0)
+#if defined(__AVX512VNNI__)
+IGEMM_DECODE(INT8, 0)
+#else
+IGEMM_DECODE(INT8, 1)
+IGEMM_DECODE(MXFP4, 1)
+#endif
+
 static inline void igemm_decoded(const igemm_way *way, const igemm_block *b) {
-    _Alignas(64) char lines[IGEMM_DECODED_PANELS * (IGEMM_CHUNK / 4 + 1) * 2 * IGEMM_LINE]; /* MXFP4 ends in pairs */
+    _Alignas(64) char lines[IGEMM_DECODED_PANELS * (IGEMM_CHUNK / 4 + 1) * 2 * PANEL_LINE]; /* MXFP4 ends in pairs */
     const neap_gemm_args *a = b->a;
     igemm_tile t = {.b = b, .decoded = lines, .decoded_bytes = sizeof lines / IGEMM_DECODED_PANELS};
     for (int64_t p = a->panel_begin, p_end; p < a->panel_end; p = p_end) {
@@ -451,15 +431,7 @@ static inline void igemm_decoded(const igemm_way *way, const igemm_block *b) {
             while (t.u_end < b->n_units && b->units[t.u_end].k + b->units[t.u_end].n - k <= IGEMM_CHUNK) t.u_end++;
             t.is_continued = b->k + k > 0;
             for (int64_t q = p; q < p_end; q++) {
-                char *to = lines + (q - p) * t.decoded_bytes;
-                if (way->kind == NEAP_MATRIX_INT8 && way->is_pairs[1])
-                    igemm_decode(NEAP_MATRIX_INT8, true, to, b, q, t.u_begin, t.u_end);
-                else if (way->kind == NEAP_MATRIX_INT8)
-                    igemm_decode(NEAP_MATRIX_INT8, false, to, b, q, t.u_begin, t.u_end);
-                else if (way->is_pairs[1])
-                    igemm_decode(NEAP_MATRIX_MXFP4, true, to, b, q, t.u_begin, t.u_end);
-                else
-                    igemm_decode(NEAP_MATRIX_MXFP4, false, to, b, q, t.u_begin, t.u_end);
+                way->decode(lines + (q - p) * t.decoded_bytes, b, q, t.u_begin, t.u_end);
             }
             igemm_row_tiles(&t, way->sizes[1], IGEMM_MANY_SIZES, p, p_end);
         }
@@ -511,31 +483,30 @@ static inline void igemm_INT8(const neap_gemm_args *a) {
                                                           {IGEMM_DIRECT(IGEMM_DIRECT_ENTRY, INT8, 1)}},
                             many[2][IGEMM_MANY_SIZES] = {{IGEMM_MANY(IGEMM_MANY_ENTRY, INT8, 0, 2)},
                                                          {IGEMM_MANY(IGEMM_MANY_ENTRY, INT8, 0, 1)}};
-    static const igemm_way ways[2] = {{NEAP_MATRIX_INT8, {false, false}, {few[0], many[0]}},
-                                      {NEAP_MATRIX_INT8, {false, false}, {few[1], many[1]}}};
+    static const igemm_way ways[2] = {{{false, false}, {few[0], many[0]}, igemm_decode_INT8_0},
+                                      {{false, false}, {few[1], many[1]}, igemm_decode_INT8_0}};
     igemm_blocks(&ways[a->x_form == NEAP_X_INT8], a);
 #else
     static const igemm_size few[] = {IGEMM_DIRECT(IGEMM_PAIRS_ENTRY, INT8, 1)},
                             many[] = {IGEMM_MANY(IGEMM_MANY_ENTRY, INT8, 1, 1)};
-    static const igemm_way way = {NEAP_MATRIX_INT8, {true, true}, {few, many}};
+    static const igemm_way way = {{true, true}, {few, many}, igemm_decode_INT8_1};
     igemm_blocks(&way, a);
 #endif
 }
 
 static inline void igemm_MXFP4(const neap_gemm_args *a) {
     static const igemm_size few[2][IGEMM_DIRECT_SIZES] = {{IGEMM_DIRECT(IGEMM_DIRECT_ENTRY, MXFP4, 2)},
-                                                          {IGEMM_DIRECT(IGEMM_DIRECT_ENTRY, MXFP4, 1)}},
-                            many[2][IGEMM_MANY_SIZES] = {
+                                                          {IGEMM_DIRECT(IGEMM_DIRECT_ENTRY, MXFP4, 1)}};
 #if defined(__AVX512VNNI__)
-                                {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 0, 2)},
+    static const igemm_size many16[] = {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 0, 2)};
+    static const igemm_way way16 = {{false, false}, {few[0], many16}, igemm_decode_MXFP4_0};
 #else
-                                {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 1, 1)},
+    static const igemm_size many16[] = {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 1, 1)};
+    static const igemm_way way16 = {{false, true}, {few[0], many16}, igemm_decode_MXFP4_1};
 #endif
-                                {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 0, 1)}
-                            };
-    static const igemm_way ways[2] = {{NEAP_MATRIX_MXFP4, {false, !IGEMM_HAS_DOT}, {few[0], many[0]}},
-                                      {NEAP_MATRIX_MXFP4, {false, false}, {few[1], many[1]}}};
-    igemm_blocks(&ways[a->x_form == NEAP_X_INT8], a);
+    static const igemm_size many8[] = {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 0, 1)};
+    static const igemm_way way8 = {{false, false}, {few[1], many8}, igemm_decode_MXFP4_0};
+    igemm_blocks(a->x_form == NEAP_X_INT8 ? &way8 : &way16, a);
 }
 
 static inline void igemm_fill(neap_kernels *k) {
