@@ -101,6 +101,21 @@ void neap_head_emit(neap_builder *b, const float *x, int64_t ldx, const neap_mat
     linear_op(b, "head", false, &a);
 }
 
+void neap_glu_products(const neap_kernels *k, const neap_gemm_args *gate, const neap_matrix *up, float *u,
+                       const neap_act *act) {
+    neap_gemm_args first = *gate, second = *gate;
+    second.w = up;
+    second.y = u;
+    first.also = &second;
+    neap_gemm(k, &first);
+    int64_t begin = gate->panel_begin * NEAP_PANEL, end = gate->panel_end * NEAP_PANEL;
+    if (end > gate->w->n) end = gate->w->n;
+    for (int64_t i = 0; i < gate->m; i++) {
+        float *h = gate->y + i * gate->ldy + begin;
+        k->glu(h, h, u + i * gate->ldy + begin, end - begin, act);
+    }
+}
+
 /* ---- taps ---- */
 
 typedef struct tap_args {

@@ -90,6 +90,11 @@ void neap_linear_emit(neap_builder *b, const char *name, bool is_beside, const f
 /* The head: rows batch->logit_rows of x to consecutive rows of y. */
 void neap_head_emit(neap_builder *b, const float *x, int64_t ldx, const neap_matrix *w, float *y, int64_t ldy);
 
+/* h = act(gate x, up x) over the panels of gate: gate->y becomes h, u holds up x, both [m][ldy]. The two weights have
+ * the same shape. */
+void neap_glu_products(const neap_kernels *k, const neap_gemm_args *gate, const neap_matrix *up, float *u,
+                       const neap_act *act);
+
 /* Rows [rows, width] shown to the segments that asked (no-op without taps). suffix -1: no ".N". */
 void neap_tap_emit(neap_builder *b, const char *name, int32_t suffix, const void *data, int64_t ld, int64_t width,
                    bool is_int);

@@ -22,27 +22,17 @@ static int64_t panels_count(const void *p) {
 
 static void glu_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
     const glu_args *a = ptr;
-    int64_t n = a->batch->n_rows, first = begin * NEAP_PANEL;
-    int64_t columns = (end * NEAP_PANEL < a->width ? end * NEAP_PANEL : a->width) - first;
-    neap_gemm_args up, g = {.y = a->h,
-                            .ldy = a->width,
-                            .x = a->x,
-                            .ldx = a->ldx,
-                            .m = n,
-                            .w = a->gate,
-                            .panel_begin = begin,
-                            .panel_end = end,
-                            .x_form = a->form,
-                            .scratch = neap_gemm_scratch_of(a->scratch, worker)};
-    up = g;
-    up.y = a->u;
-    up.w = a->up;
-    g.also = &up;
-    neap_gemm(a->k, &g);
-    for (int64_t r = 0; r < n; r++) {
-        float *h = a->h + r * a->width + first;
-        a->k->glu(h, h, a->u + r * a->width + first, columns, &a->act);
-    }
+    neap_gemm_args gate = {.y = a->h,
+                           .ldy = a->width,
+                           .x = a->x,
+                           .ldx = a->ldx,
+                           .m = a->batch->n_rows,
+                           .w = a->gate,
+                           .panel_begin = begin,
+                           .panel_end = end,
+                           .x_form = a->form,
+                           .scratch = neap_gemm_scratch_of(a->scratch, worker)};
+    neap_glu_products(a->k, &gate, a->up, a->u, &a->act);
 }
 
 void neap_mlp_emit(neap_builder *b, const neap_mlp_weights *w, int64_t width, const float *x, float *y) {

@@ -123,26 +123,19 @@ static int64_t up_count(const void *p) {
 
 /* Panels [begin, end) of one expert for all its rows. */
 static void expert_up(const moe_args *a, int32_t e, int64_t begin, int64_t end, int32_t worker) {
-    int64_t f = a->spec.expert_width, at = a->first[e], n = a->first[e + 1] - at;
-    int64_t column = begin * NEAP_PANEL, columns = (end * NEAP_PANEL < f ? end * NEAP_PANEL : f) - column;
-    neap_gemm_args up, g = {.y = a->h + at * f,
-                            .ldy = f,
-                            .x = a->z,
-                            .ldx = a->latent,
-                            .rows = a->pair_row + at,
-                            .m = n,
-                            .w = &a->w->w1[e],
-                            .panel_begin = begin,
-                            .panel_end = end,
-                            .x_form = a->form,
-                            .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
-    up = g;
-    up.y = a->u + at * f;
-    up.w = &a->w->w3[e];
-    g.also = &up;
-    neap_gemm(a->k, &g);
-    for (int64_t i = at; i < at + n; i++)
-        a->k->glu(a->h + i * f + column, a->h + i * f + column, a->u + i * f + column, columns, &a->act);
+    int64_t f = a->spec.expert_width, at = a->first[e];
+    neap_gemm_args gate = {.y = a->h + at * f,
+                           .ldy = f,
+                           .x = a->z,
+                           .ldx = a->latent,
+                           .rows = a->pair_row + at,
+                           .m = a->first[e + 1] - at,
+                           .w = &a->w->w1[e],
+                           .panel_begin = begin,
+                           .panel_end = end,
+                           .x_form = a->form,
+                           .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
+    neap_glu_products(a->k, &gate, &a->w->w3[e], a->u + at * f, &a->act);
 }
 
 static void up_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
