@@ -41,58 +41,42 @@ int neap_cli_session_needs_tokenizer(const neap_cli_session *s) {
 
 /* ---- number formats: caches and activations ---- */
 
-static const struct {
+enum { TYPES = 3 };
+typedef struct type_name {
     const char *name;
-    neap_cache_type type;
-} cache_types[] = {{"f32", NEAP_CACHE_F32}, {"bf16", NEAP_CACHE_BF16}, {"fp8", NEAP_CACHE_FP8}};
-static const struct {
-    const char *name;
-    neap_index_type type;
-} index_types[] = {{"f32", NEAP_INDEX_F32}, {"bf16", NEAP_INDEX_BF16}, {"mxfp8", NEAP_INDEX_MXFP8}};
+    int32_t type;
+} type_name;
+static const type_name cache_types[TYPES] = {
+    {"f32", NEAP_CACHE_F32}, {"bf16", NEAP_CACHE_BF16}, {"fp8", NEAP_CACHE_FP8}};
+static const type_name index_types[TYPES] = {
+    {"f32", NEAP_INDEX_F32}, {"bf16", NEAP_INDEX_BF16}, {"mxfp8", NEAP_INDEX_MXFP8}};
+static const type_name act_types[TYPES] = {{"f32", NEAP_ACT_F32}, {"int16", NEAP_ACT_INT16}, {"int8", NEAP_ACT_INT8}};
 
-static const struct {
-    const char *name;
-    neap_act_type type;
-} act_types[] = {{"f32", NEAP_ACT_F32}, {"int16", NEAP_ACT_INT16}, {"int8", NEAP_ACT_INT8}};
+/* The option table lets no other names through. */
+static int32_t type_of(const type_name *types, const char *name, int32_t standard) {
+    for (size_t i = 0; name != NULL && i < TYPES; i++) {
+        if (strcmp(name, types[i].name) == 0) return types[i].type;
+    }
+    return standard;
+}
+static const char *name_of(const type_name *types, int32_t type, const char *standard) {
+    for (size_t i = 0; i < TYPES; i++) {
+        if (types[i].type == type) return types[i].name;
+    }
+    return standard;
+}
 
 void neap_cli_number_types(const neap_cli_options *o, neap_engine_options *e) {
     int is_exact = o->command == NEAP_CLI_LOGITS || o->command == NEAP_CLI_VERIFY;
-    e->cache_type = is_exact ? NEAP_CACHE_F32 : NEAP_CACHE_BF16;
-    e->index_type = is_exact ? NEAP_INDEX_F32 : NEAP_INDEX_BF16;
-    e->act_type = is_exact ? NEAP_ACT_F32 : NEAP_ACT_INT16;
-    for (size_t i = 0; i < 3; i++) {
-        if (o->cache_type != NULL && strcmp(o->cache_type, cache_types[i].name) == 0)
-            e->cache_type = (int32_t)cache_types[i].type;
-        if (o->index_type != NULL && strcmp(o->index_type, index_types[i].name) == 0)
-            e->index_type = (int32_t)index_types[i].type;
-        if (o->act != NULL && strcmp(o->act, act_types[i].name) == 0) e->act_type = (int32_t)act_types[i].type;
-    }
-    e->moe_act_type = e->act_type;
-    for (size_t i = 0; o->moe_act != NULL && i < 3; i++) {
-        if (strcmp(o->moe_act, act_types[i].name) == 0) e->moe_act_type = (int32_t)act_types[i].type;
-    }
+    e->cache_type = type_of(cache_types, o->cache_type, is_exact ? NEAP_CACHE_F32 : NEAP_CACHE_BF16);
+    e->index_type = type_of(index_types, o->index_type, is_exact ? NEAP_INDEX_F32 : NEAP_INDEX_BF16);
+    e->act_type = type_of(act_types, o->act, is_exact ? NEAP_ACT_F32 : NEAP_ACT_INT16);
+    e->moe_act_type = type_of(act_types, o->moe_act, e->act_type);
 }
 
-const char *neap_cli_cache_name(int32_t cache_type) {
-    for (size_t i = 0; i < 3; i++) {
-        if ((int32_t)cache_types[i].type == cache_type) return cache_types[i].name;
-    }
-    return "bf16";
-}
-
-const char *neap_cli_index_name(int32_t index_type) {
-    for (size_t i = 0; i < 3; i++) {
-        if ((int32_t)index_types[i].type == index_type) return index_types[i].name;
-    }
-    return "bf16";
-}
-
-const char *neap_cli_act_name(int32_t act_type) {
-    for (size_t i = 0; i < 3; i++) {
-        if ((int32_t)act_types[i].type == act_type) return act_types[i].name;
-    }
-    return "int16";
-}
+const char *neap_cli_cache_name(int32_t cache_type) { return name_of(cache_types, cache_type, "bf16"); }
+const char *neap_cli_index_name(int32_t index_type) { return name_of(index_types, index_type, "bf16"); }
+const char *neap_cli_act_name(int32_t act_type) { return name_of(act_types, act_type, "int16"); }
 
 void neap_cli_acts(char *text, size_t capacity, const neap_engine_options *e, const neap_model_info *info) {
     const char *act = neap_cli_act_name(e->act_type), *moe = neap_cli_act_name(e->moe_act_type);

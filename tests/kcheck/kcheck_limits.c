@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "neap.h"
 
 enum { HUGE_PAGE = 2 << 20 };
 
@@ -33,11 +34,10 @@ double kc_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Twice the last cache, 512 MiB at least, 1 GiB at most: between two uses of a byte lies everything else. */
+/* So large that between two uses of a byte lies everything else. */
 static void make_block(void) {
     if (block.memory) return;
-    int64_t cache = (int64_t)sysconf(_SC_LEVEL3_CACHE_SIZE), least = 512 << 20, most = 1 << 30;
-    block.bytes = 2 * cache < least ? least : 2 * cache > most ? most : 2 * cache / HUGE_PAGE * HUGE_PAGE;
+    block.bytes = (int64_t)neap_limits_memory();
     void *p = mmap(NULL, (size_t)block.bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
         fprintf(stderr, "kcheck: no %lld bytes of memory\n", (long long)block.bytes);
