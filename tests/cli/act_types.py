@@ -6,7 +6,7 @@ import os
 import random
 import struct
 
-from cli_shared import (DATA, check, exact_levels, finish, floats, golden_model, one_line, read_tensors, run, scratch, write_tensors)
+from cli_shared import (DATA, check, exact_levels, finish, floats, golden_model, one_line, read_tensors, run, scratch, write_model, write_tensors)
 
 VALLEY = os.path.join(DATA, "..", "..", "models", "valley")
 MINI = golden_model("kimi-k3-mini-mxfp4")
@@ -107,13 +107,7 @@ def decoded(model, name):
             dtype, data = "F32", struct.pack(f"<{len(values)}f", *values)
         out[key] = (dtype, shape, data)
     folder = os.path.join(scratch(), name)
-    os.makedirs(folder)
-    config = json.load(open(os.path.join(model, "config.json")))
-    config.pop("quantization_config")
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump(config, f)
-    write_tensors(os.path.join(folder, "model.safetensors"), out)
-    return folder
+    return write_model(folder, out, model, quantization_config=None)
 
 
 ids = [draw.randrange(256) for _ in range(70)]

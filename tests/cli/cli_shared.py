@@ -163,6 +163,36 @@ def write_tensors(path, tensors):
     return path
 
 
+def load_model(folder):
+    """Its tensors, of all files."""
+    tensors = {}
+    for file in sorted(os.listdir(folder)):
+        if file.startswith("model") and file.endswith(".safetensors"):
+            tensors.update(read_tensors(os.path.join(folder, file)))
+    return tensors
+
+
+def write_model(folder, tensors, like, **config):
+    """Tensors with the config.json of another model, some of its fields changed (None: left out)."""
+    os.makedirs(folder, exist_ok=True)
+    write_tensors(os.path.join(folder, "model.safetensors"), tensors)
+    with open(os.path.join(like, "config.json")) as f:
+        fields = {**json.load(f), **config}
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump({k: v for k, v in fields.items() if k not in config or v is not None}, f)
+    return folder
+
+
+def peak_bytes(*arguments):
+    """Of a whole run of the program."""
+    code = ("import resource, subprocess, sys; p = subprocess.run(sys.argv[1:]);"
+            "print(p.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
+    p = subprocess.run([sys.executable, "-c", code, PROGRAM, *arguments], capture_output=True, env=clean_environment())
+    status, peak = map(int, p.stdout.split())
+    check(status == 0, arguments, p)
+    return peak * 1024
+
+
 def floats(data):
     return struct.unpack(f"<{len(data) // 4}f", data)
 

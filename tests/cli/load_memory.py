@@ -8,10 +8,8 @@ import json
 import os
 import shutil
 import struct
-import subprocess
-import sys
 
-from cli_shared import PROGRAM, check, clean_environment, finish, golden_model, read_tensors, run, scratch, write_tensors
+from cli_shared import check, finish, golden_model, load_model, peak_bytes, run, scratch, write_model
 
 if os.environ.get("NEAP_SANITIZE"):  # keeps freed memory, and shadows the rest
     print("skipped: a sanitizer's memory is not the program's")
@@ -25,32 +23,17 @@ with open(ids, "w") as f:
 
 
 def make(folder):
-    tensors = {}
-    for file in sorted(os.listdir(small)):
-        if file.startswith("model") and file.endswith(".safetensors"):
-            tensors.update(read_tensors(os.path.join(small, file)))
+    tensors = load_model(small)
     row = struct.pack("<64H", *[0x3c00 + 77 * i % 512 for i in range(64)])
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
         tensors[name] = ("BF16", [VOCAB, 64], row * VOCAB)
-    os.makedirs(folder)
-    write_tensors(os.path.join(folder, "model.safetensors"), tensors)
-    with open(os.path.join(small, "config.json")) as f:
-        config = json.load(f)
-    config["vocab_size"] = VOCAB
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump(config, f)
-    return folder
+    return write_model(folder, tensors, small, vocab_size=VOCAB)
 
 
-def peak_bytes(model, threads):
-    """Of a whole run with a short prompt: after loading little is added, and nothing is given back."""
-    code = ("import resource, subprocess, sys; p = subprocess.run(sys.argv[1:]);"
-            "print(p.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
-    p = subprocess.run([sys.executable, "-c", code, PROGRAM, "logits", model, "--tokens", ids, "-q", "-b", str(BATCH), "-t", str(threads),
-                        "--out", os.path.join(scratch(), "logits.safetensors")], capture_output=True, env=clean_environment())
-    status, peak = map(int, p.stdout.split())
-    check(status == 0, model, p)
-    return peak * 1024
+def peak_of(model, threads):
+    """With a short prompt: after loading little is added, and nothing is given back."""
+    return peak_bytes("logits", model, "--tokens", ids, "-q", "-b", str(BATCH), "-t", str(threads), "--out",
+                      os.path.join(scratch(), "logits.safetensors"))
 
 
 def packed_bytes(model):
@@ -59,7 +42,7 @@ def packed_bytes(model):
     return json.loads(r.out)["memory"]["weights"]
 
 
-base_peak, base_weights = peak_bytes(small, 1), packed_bytes(small)
+base_peak, base_weights = peak_of(small, 1), packed_bytes(small)
 large = make(os.path.join(scratch(), "large"))
 eight = os.path.join(scratch(), "eight")
 r = run("quantize", large, eight, "--experts", "bf16", "--head", "int8", "--embedding", "int8")
@@ -70,7 +53,7 @@ for model, least in ((large, 60e6), (eight, 30e6)):
     for threads in (1, 4):
         # the logits that are written; a piece of a tensor, its scales and a stack per thread
         limit = base_peak + 1.05 * (weights - base_weights) + 4 * TOKENS * VOCAB + (1 + threads) * MIB
-        peak = peak_bytes(model, threads)
+        peak = peak_of(model, threads)
         print(f"{os.path.basename(model)}, {threads} threads: peak {peak / MIB:.1f} MiB, weights {weights / MIB:.1f}, "
               f"program {base_peak / MIB:.1f}, limit {limit / MIB:.1f}")
         check(weights < peak <= limit, os.path.basename(model), threads, peak, limit)

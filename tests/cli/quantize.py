@@ -14,11 +14,11 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import time
 
 from cli_shared import (DATA, PROGRAM, SLOW, check, clean_environment, exact_levels, finish, floats, golden_model,
-                        one_line, read_tensors, run, scratch, write_tensors)
+                        load_model, one_line, peak_bytes, read_tensors, run, scratch, write_model,
+                        write_tensors)
 
 VALLEY = os.path.join(DATA, "..", "..", "models", "valley")
 KEPT = re.compile(r"(embed_tokens|lm_head|shared_head\.head|kv_b_proj|[^_]b_proj|f_[ab]_proj|g_[ab]_proj|\.gate|indexer\.wk|"
@@ -103,14 +103,6 @@ def compare(name, before, after, experts, linear, head="bf16", embedding="bf16")
 
 
 # ---- directories ----------------------------------------------------------------------------------
-
-def load(folder):
-    tensors = {}
-    for file in sorted(os.listdir(folder)):
-        if file.startswith("model") and file.endswith(".safetensors"):
-            tensors.update(read_tensors(os.path.join(folder, file)))
-    return tensors
-
 
 def check_rest(name, source, out):
     """Everything beside the weights is there and the same; nothing temporary is left."""
@@ -203,7 +195,7 @@ def limit(before, experts, linear):
 
 
 def combinations(name, model, chosen=None):
-    before, reference = load(model), logits(model)
+    before, reference = load_model(model), logits(model)
     for experts in ("mxfp4", "int8", "bf16"):
         for linear in ("bf16", "int8"):
             if chosen and (experts, linear) not in chosen:
@@ -213,7 +205,7 @@ def combinations(name, model, chosen=None):
             r = run("quantize", model, out, "--experts", experts, "--linear", linear)
             if not check(r.code == 0 and r.out == b"" and r.err == b"", label, r):
                 continue
-            after = load(out)
+            after = load_model(out)
             compare(label, before, after, experts, linear)
             check_rest(label, model, out)
             check_config(label, model, out, after)
@@ -226,7 +218,7 @@ def combinations(name, model, chosen=None):
             # once more, in several files: the same tensors
             r = run("quantize", out, again, "--experts", experts, "--linear", linear, "--shard-size", "300K")
             check(r.code == 0, label, r)
-            check(load(again) == after and os.path.exists(os.path.join(again, "model.safetensors.index.json")), label, "again")
+            check(load_model(again) == after and os.path.exists(os.path.join(again, "model.safetensors.index.json")), label, "again")
             with open(os.path.join(out, "config.json")) as a, open(os.path.join(again, "config.json")) as b:
                 check(json.load(a) == json.load(b), label, "config again")
             check(run("info", again).code == 0, label)
@@ -262,7 +254,7 @@ def ends_in_int8(tensors):
 
 def head_and_embedding(name, model, linear="int8"):
     """Each alone and both, from the model and back again; draft layers have copies of both."""
-    before, reference = load(model), logits(model)
+    before, reference = load_model(model), logits(model)
     for head, embedding in (("int8", "bf16"), ("bf16", "int8"), ("int8", "int8")):
         label = f"{name} head {head} embedding {embedding}"
         out, again = os.path.join(scratch(), "out"), os.path.join(scratch(), "again")
@@ -270,7 +262,7 @@ def head_and_embedding(name, model, linear="int8"):
         r = run("quantize", model, out, *flags)
         if not check(r.code == 0 and r.out == b"" and r.err == b"", label, r):
             continue
-        after = load(out)
+        after = load_model(out)
         compare(label, before, after, "int8", linear, head, embedding)
         asked = {b for b in bases(before) if (HEAD.search(b) and head == "int8") or (EMBEDDING.search(b) and embedding == "int8")}
         check(ends_in_int8(after) == asked != set(), label, ends_in_int8(after), asked)
@@ -278,10 +270,10 @@ def head_and_embedding(name, model, linear="int8"):
         error = median_error(reference, logits(out))
         check(error <= LIMITS["int8"], label, error)
         r = run("quantize", out, again, *flags, "--shard-size", "100K")
-        check(r.code == 0 and load(again) == after, label, "again", r)
+        check(r.code == 0 and load_model(again) == after, label, "again", r)
         shutil.rmtree(again)
         r = run("quantize", out, again, "--experts", "int8", "--linear", linear)  # what is not asked for becomes BF16
-        check(r.code == 0 and not ends_in_int8(load(again)), label, "back", r)
+        check(r.code == 0 and not ends_in_int8(load_model(again)), label, "back", r)
         shutil.rmtree(again)
         shutil.rmtree(out)
 
@@ -303,7 +295,7 @@ def fp8_model():
     """The tiny DeepSeek model with every projection (kv_b too) as FP8 blocks; returns its values as well."""
     source, folder = golden_model("deepseek-v32-tiny-bfloat16"), os.path.join(scratch(), "fp8")
     os.makedirs(folder)
-    tensors, truth = load(source), {}
+    tensors, truth = load_model(source), {}
     for base in bases(tensors):
         dtype, (n, k), _ = tensors[base + ".weight"]
         if not base.endswith("_proj"):
@@ -321,12 +313,8 @@ def fp8_model():
             v = (m / 8 * 2.0 ** -6 if e == 0 else (1 + m / 8) * 2.0 ** (e - 7)) * (-1 if c & 128 else 1)
             decoded.append(v * scales[i // k // 128 * columns + i % k // 128])
         truth[base] = decoded
-    write_tensors(os.path.join(folder, "model.safetensors"), tensors)
-    with open(os.path.join(source, "config.json")) as f:
-        config = json.load(f)
-    config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump(config, f)
+    write_model(folder, tensors, source, quantization_config={
+        "quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]})
     return folder, truth
 
 
@@ -337,7 +325,7 @@ def fp8():
         r = run("quantize", model, out, "--experts", experts, "--linear", linear)
         if not check(r.code == 0, "fp8", experts, linear, r):
             continue
-        after = load(out)
+        after = load_model(out)
         check(not [n for n, t in after.items() if t[0] == "F8_E4M3" or n.endswith("scale_inv")], "no FP8 is left")
         for base, old in truth.items():
             form, _, _, new, steps = values(after, base)
@@ -430,26 +418,11 @@ for limit_bytes in (100, 200000, 700000):  # no file may grow beyond this: in a 
 
 def large_model(folder, width):
     """The small Kimi Linear with a dense layer of `width`: three matrices of width x 64 floats."""
-    tensors = load(tiny)
+    tensors = load_model(tiny)
     for tail, shape in (("gate_proj", [width, 64]), ("up_proj", [width, 64]), ("down_proj", [64, width])):
         tensors[f"model.layers.0.mlp.{tail}.weight"] = ("F32", shape, struct.pack("<64f", *[math.sin(i) for i in range(64)]) * width)
     shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.safetensors*", "golden*"))
-    write_tensors(os.path.join(folder, "model.safetensors"), tensors)
-    with open(os.path.join(folder, "config.json")) as f:
-        config = json.load(f)
-    config["intermediate_size"] = width
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump(config, f)
-    return folder
-
-
-def peak_kib(*arguments):
-    code = ("import resource, subprocess, sys; p = subprocess.run(sys.argv[1:]);"
-            "print(p.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
-    p = subprocess.run([sys.executable, "-c", code, PROGRAM, *arguments], capture_output=True, env=clean_environment())
-    status, peak = map(int, p.stdout.split())
-    check(status == 0, arguments, p)
-    return peak
+    return write_model(folder, tensors, folder, intermediate_size=width)
 
 
 def interrupted(model, number):
@@ -476,15 +449,15 @@ if SLOW == 1:
     for n in (160000, 320000):
         large = large_model(os.path.join(scratch(), "large"), n)
         result = os.path.join(scratch(), "large-out")
-        peaks.append(peak_kib("quantize", large, result, "--linear", "int8", "--shard-size", "4M", "-t", "1"))
+        peaks.append(peak_bytes("quantize", large, result, "--linear", "int8", "--shard-size", "4M", "-t", "1"))
         sizes = [os.path.getsize(os.path.join(result, f)) for f in os.listdir(result) if f.endswith(".safetensors")]
         check(len(sizes) > 3 and run("info", result).code == 0, "several shards")
-        print(f"width {n}: {sum(sizes) >> 20} MiB in {len(sizes)} files, peak {peaks[-1] >> 10} MiB")
+        print(f"width {n}: {sum(sizes) >> 20} MiB in {len(sizes)} files, peak {peaks[-1] >> 20} MiB")
         shutil.rmtree(result)
         if n == 320000:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 interrupted(large, number)
         shutil.rmtree(large)
-    check(peaks[1] < 48 << 10 and peaks[1] < peaks[0] + (4 << 10), "memory", peaks)
+    check(peaks[1] < 48 << 20 and peaks[1] < peaks[0] + (4 << 20), "memory", peaks)
 
 finish()
