@@ -6,7 +6,8 @@ import os
 import random
 import struct
 
-from cli_shared import (DATA, check, exact_levels, finish, floats, golden_model, one_line, read_tensors, run, scratch, write_model, write_tensors)
+from cli_shared import (DATA, check, exact_levels, finish, floats, golden_model, one_line, read_tensors, run, scratch,
+                        write_model, write_tensors)
 
 VALLEY = os.path.join(DATA, "..", "..", "models", "valley")
 MINI = golden_model("kimi-k3-mini-mxfp4")
