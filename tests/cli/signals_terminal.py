@@ -19,14 +19,23 @@ with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as f:
 
 
 def start(*args):
+    """Unbuffered: communicate() reads past a buffer, and what a first read() has put there would be lost."""
     return subprocess.Popen([PROGRAM, "run", model, "-p", "Hello", *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, env=clean_environment())
+                            stderr=subprocess.PIPE, env=clean_environment(), bufsize=0)
+
+
+def read(stream, n):
+    """The next n bytes of an unbuffered stream, fewer only at its end."""
+    got = b""
+    while len(got) < n and (more := stream.read(n - len(got))):
+        got += more
+    return got
 
 
 # one signal: the part that is there stays, the exit code tells
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     p = start(*ENDLESS)
-    begin = p.stdout.read(20)
+    begin = read(p.stdout, 20)
     p.send_signal(number)
     out, err = p.communicate(timeout=60)
     check(p.returncode == 128 + number and len(begin) == 20 and err == b"" and out.endswith(b"\n"), number, p.returncode, err)
@@ -43,7 +52,7 @@ check(p.returncode == 130 and (out == b"" or b'"finish_reason":"cancelled"' in o
 
 # two signals in a row: it ends whatever it is doing
 p = start(*ENDLESS)
-p.stdout.read(5)
+read(p.stdout, 5)
 p.send_signal(signal.SIGINT)
 p.send_signal(signal.SIGINT)
 p.communicate(timeout=60)
