@@ -167,6 +167,8 @@ typedef struct neap_model_options {
     void *log_user;
     neap_progress_fn progress; /* NULL: silent */
     void *progress_user;
+    const char *cache_dir; /* packed weights are kept in this directory and read from it; NULL: neither. Borrowed */
+    int32_t cache_verify;  /* 1: shards are hashed again before a cache entry is believed; else size, times and inode */
 } neap_model_options;
 
 NEAP_API void neap_model_options_init(neap_model_options *o);
@@ -193,9 +195,34 @@ typedef struct neap_model_info {
     const char *kernels;            /* e.g. "avx2"; the best level that will be used */
     int32_t has_int_experts; /* 1: routed experts with INT8 or MXFP4 weights, so that moe_act_type concerns them */
     int32_t has_int_others;  /* 1: other matrices with INT8 or MXFP4 weights, so that act_type concerns them */
+    int32_t is_from_cache;   /* 1: the packed weights were read from cache_dir */
 } neap_model_info;
 /* info->struct_size must be set by the caller. Strings are borrowed from the model. */
 NEAP_API neap_status neap_model_describe(const neap_model *m, neap_model_info *info);
+
+/* ---------------------------------------------------------------- compile cache --------------- */
+
+/* What models and tuning have left in a cache_dir: data only, owner-only, checksummed (docs/cache.md). A damaged,
+ * foreign or outdated entry is never used; it is made anew. */
+typedef struct neap_cache_entry {
+    size_t struct_size;
+    const char *name;   /* file name inside the directory */
+    const char *kind;   /* "weights", "tuning", "temporary", "unknown" */
+    const char *origin; /* the model directory it was made from; "" unknown */
+    uint64_t bytes;
+    int64_t written, used; /* seconds since 1970 */
+    neap_status status;    /* OK; BAD_FILE: damaged; UNSUPPORTED: of another version; what verify found */
+    const char *text;      /* why not OK; else "" */
+} neap_cache_entry;
+/* Strings are borrowed during the call. Not 0: stop. */
+typedef int (*neap_cache_fn)(void *user, const neap_cache_entry *e);
+/* verify 0: headers only; 1: every byte. A directory that does not exist is empty. */
+NEAP_API neap_status neap_cache_list(const char *dir, int32_t verify, neap_cache_fn fn, void *user);
+/* Removes entries that are not OK (headers only), leftover temporaries, those unused for more than max_age_seconds
+ * (< 0: any age stays), then the longest unused ones until all together have at most bytes_max bytes. fn (may be NULL)
+ * is told each one that goes. dry_run 1: only told. Files that are not neap's stay. */
+NEAP_API neap_status neap_cache_prune(const char *dir, uint64_t bytes_max, int64_t max_age_seconds, int32_t dry_run,
+                                      neap_cache_fn fn, void *user);
 
 /* ---------------------------------------------------------------- engine ---------------------- */
 
@@ -227,9 +254,41 @@ typedef enum neap_act_type {
     NEAP_ACT_INT8 = 3     /* 8-bit integers: the fastest */
 } neap_act_type;
 
+/* How a step is carried out. REPLAY: captured plans; EAGER: every op is prepared and dispatched on its own, for
+ * comparison. The same bits. */
+typedef enum neap_plan_mode { NEAP_PLAN_DEFAULT = 0, NEAP_PLAN_REPLAY = 1, NEAP_PLAN_EAGER = 2 } neap_plan_mode;
+/* Where workers run. NONE: wherever the system puts them; SPREAD: each starts on a core of its own; FIXED: and stays
+ * there (the caller's thread during steps only). */
+typedef enum neap_pinning {
+    NEAP_PIN_DEFAULT = 0,
+    NEAP_PIN_OFF = 1,
+    NEAP_PIN_START = 2,
+    NEAP_PIN_STAY = 3
+} neap_pinning;
+
+/* Work that may go side by side. */
+#define NEAP_USE_INDEX 1u  /* the indexer's branches beside the MLA's own preparation */
+#define NEAP_USE_SHARED 2u /* the shared expert beside the routed experts */
+#define NEAP_USE_MIXED 4u  /* decoding sequences beside somebody's prompt, in sub-teams */
+
+/* What may be tuned to a machine; no setting changes a bit of any result. */
+typedef struct neap_tuning {
+    size_t struct_size;
+    int32_t few_rows;        /* steps of up to so many rows use the plan with fewest barriers; 0 .. 8 */
+    int32_t tile_rows;       /* rows that attention takes together, 1 .. 8 */
+    int32_t prefetch_kib;    /* per worker: next weights fetched during attention; 0 = none */
+    int32_t mixed_workers;   /* of NEAP_USE_MIXED: workers that decode; at least 1, fewer than there are */
+    uint32_t beside;         /* NEAP_USE_INDEX, NEAP_USE_SHARED: in one phase */
+    uint32_t streams;        /* NEAP_USE_*: in sub-teams with events; wins over beside */
+    int32_t pinning;         /* neap_pinning */
+    int32_t n_threads;       /* what tuning found for decoding; 0 = no opinion */
+    int32_t n_threads_batch; /* and for prompts */
+} neap_tuning;
+NEAP_API void neap_tuning_init(neap_tuning *t); /* the defaults, which hold without any tuning */
+
 typedef struct neap_engine_options {
     size_t struct_size;
-    int32_t n_threads;         /* 0 = default */
+    int32_t n_threads;         /* 0 = default. Never more run than affinity mask and quota allow (oversubscribe) */
     int32_t seqs_max;          /* sequences that advance together, default 1 */
     int32_t context_max;       /* tokens of one sequence, prompt and answer; 0 = min(model's, 8192) */
     int32_t batch_tokens_max;  /* rows of one step (prefill chunk + decode rows); default 512 */
@@ -238,10 +297,16 @@ typedef struct neap_engine_options {
     int32_t enable_taps;       /* 1: requests may ask for inner tensors (costs a little) */
     neap_log_fn log;
     void *log_user;
-    int32_t cache_type;   /* neap_cache_type, of the MLA latents */
-    int32_t index_type;   /* neap_index_type, of the index keys */
-    int32_t act_type;     /* neap_act_type, of all products but those of the routed experts */
-    int32_t moe_act_type; /* neap_act_type, of the routed experts */
+    int32_t cache_type;        /* neap_cache_type, of the MLA latents */
+    int32_t index_type;        /* neap_index_type, of the index keys */
+    int32_t act_type;          /* neap_act_type, of all products but those of the routed experts */
+    int32_t moe_act_type;      /* neap_act_type, of the routed experts */
+    int32_t n_threads_batch;   /* of steps with more than 8 rows; 0 = n_threads */
+    int32_t oversubscribe;     /* 1: all threads run, whatever affinity mask and quota say */
+    int32_t plan;              /* neap_plan_mode */
+    int32_t enable_trace;      /* 1: neap_engine_trace may be used; steps then read clocks */
+    int32_t enable_hash;       /* 1: and with hashes of every op's outputs; slow */
+    const neap_tuning *tuning; /* borrowed during the call; NULL = the defaults */
 } neap_engine_options;
 
 typedef struct neap_memory {
@@ -285,6 +350,47 @@ typedef struct neap_limits {
  * out->struct_size must be set by the caller. */
 NEAP_API neap_status neap_measure_limits(const char *cpu, int32_t n_threads, double seconds, neap_limits *out);
 NEAP_API uint64_t neap_limits_memory(void);
+
+/* ---- plans: what a step consists of ---- */
+typedef struct neap_op_info {
+    size_t struct_size;
+    const char *name; /* "kda.in"; borrowed during the call */
+    int32_t op;       /* number in the plan */
+    int32_t phase;    /* ops of one phase run together; a barrier lies between two phases */
+    int32_t layer;    /* -1: none */
+    int32_t stream;   /* 0; others only where sub-teams are used */
+    int32_t after_op; /* an event of another stream that the phase waits for; -1: none */
+    uint64_t bytes;   /* that it must at least read and write in such a step */
+    double multiply_adds;
+} neap_op_info;
+typedef void (*neap_op_fn)(void *user, const neap_op_info *op);
+/* The plan of a step of n_seqs sequences that hold `depth` tokens each and advance by n_tokens, op by op. Works on a
+ * describe_only model. */
+NEAP_API neap_status neap_plan_describe(const neap_model *m, const neap_engine_options *o, int32_t n_seqs,
+                                        int32_t n_tokens, int64_t depth, neap_op_fn fn, void *user);
+
+/* What one worker did of one op of the latest step. */
+typedef struct neap_op_record {
+    size_t struct_size;
+    const char *name;
+    int32_t op, phase, layer, stream, worker;
+    int32_t n_workers;
+    int64_t begin_ns, end_ns; /* of the monotonic clock; both 0: the worker had no task */
+    uint64_t hash;            /* of the op's outputs, with enable_hash */
+} neap_op_record;
+typedef void (*neap_trace_fn)(void *user, const neap_op_record *r);
+
+/* Measures on this machine which settings are fastest for this model, within about `seconds`. o: as for the engine that
+ * will run (its tuning is where the search begins; NULL: the defaults). out->struct_size must be set by the caller.
+ * progress may be NULL. */
+NEAP_API neap_status neap_tune(const neap_model *m, const neap_engine_options *o, double seconds, neap_tuning *out,
+                               neap_progress_fn progress, void *user);
+/* A tuning kept in a cache directory, by processor, threads, topology, and the model's shapes. NEAP_NOT_FOUND: none, or
+ * none that can be believed. */
+NEAP_API neap_status neap_tuning_load(const char *dir, const neap_model *m, const neap_engine_options *o,
+                                      neap_tuning *out);
+NEAP_API neap_status neap_tuning_save(const char *dir, const neap_model *m, const neap_engine_options *o,
+                                      const neap_tuning *t);
 
 NEAP_API neap_status neap_engine_create(neap_engine **out, const neap_model *m, const neap_engine_options *o);
 NEAP_API void neap_engine_destroy(neap_engine *e);
@@ -399,6 +505,8 @@ typedef struct neap_engine_stats {
     uint64_t forward_ns; /* time spent in the model */
 } neap_engine_stats;
 NEAP_API neap_status neap_engine_statistics(const neap_engine *e, neap_engine_stats *out);
+/* Records of the latest step, op by op and worker by worker, in the order of capture; needs enable_trace. */
+NEAP_API neap_status neap_engine_trace(const neap_engine *e, neap_trace_fn fn, void *user);
 
 /* ---------------------------------------------------------------- quantisation ---------------- */
 

@@ -1,13 +1,24 @@
 /* How layers put their ops into a plan, and the fixed slots that change from step to step.
  *
- * A layer's emit function is run twice: first dry (no plan, no memory: it only counts what it would take), then
- * for real. So the announced sizes are the claimed sizes by construction. Work buffers live in one region:
- * what a sub-layer takes is given back when it ends, so the region is as large as the largest sub-layer. */
+ * A layer's emit function is run twice: first dry (no plan, no memory: it only notes what it would take), then
+ * for real. So the announced sizes are the claimed sizes by construction.
+ *
+ * Work buffers lie in one region. The dry run hands out addresses that nobody owns; whichever op's arguments hold
+ * such an address (or one inside the buffer) uses that buffer, so its life is known from the arguments themselves:
+ * from the phase of the first op that holds it to that of the last one. runtime/colour.h places them, and the second
+ * run gets the same buffers in the same order at their places. Nobody declares a life, so nobody can forget a reader.
+ * What follows for layers: arguments hold plain pointers to buffers (no differences, no offsets from a common base);
+ * an op that need not see a buffer should not hold it, or the buffer lives longer than it must.
+ *
+ * Shape classes. The same emit functions make two plans: `few` for steps of up to few_max rows (decoding, verifying a
+ * draft) with as few barriers as possible: what is cheap is computed again by every worker instead of being waited
+ * for; and `many` for all other steps, where rows are dealt out. A row gets the same bits from both. */
 #ifndef NEAP_LAYERS_BUILDER_H
 #define NEAP_LAYERS_BUILDER_H
 
 #include "cache/caches.h"
 #include "layers/layer.h"
+#include "runtime/colour.h"
 #include "runtime/plan.h"
 
 /* One sequence's rows in this step. */
@@ -36,6 +47,16 @@ typedef struct neap_batch {
     neap_batch_tile *tiles;       /* [rows_max] */
 } neap_batch;
 
+typedef _Atomic int32_t neap_counter;
+typedef struct neap_layout neap_layout;
+typedef struct neap_builder_state { /* of builder.c */
+    int32_t i_buffer, i_counter, n_later, stream, n_streams, n_pending;
+    bool in_fork;
+    neap_op later[4];
+    size_t later_bytes[4];
+    neap_op pending[8]; /* eager: the phase that is being emitted */
+} neap_builder_state;
+
 typedef struct neap_builder {
     neap_plan *plan;   /* NULL: dry run */
     neap_arena *arena; /* op arguments; NULL: dry run */
@@ -44,36 +65,82 @@ typedef struct neap_builder {
     const neap_batch *batch;
     neap_caches *caches; /* NULL: dry run */
     int32_t rows_max, seqs_max, n_workers;
+    bool is_few;         /* class of the plan; then rows_max <= 8 */
+    int32_t tile_rows, prefetch_kib;
+    uint32_t beside, streams; /* NEAP_USE_* of neap.h: what shares phases, what runs in sub-teams */
     int64_t context_max; /* positions of the longest sequence */
     neap_row_kind latent_kind, index_kind;
     neap_x_form act, moe_act; /* how inputs enter products: all but routed experts, routed experts */
     bool has_taps;
-    bool keeps_all;     /* tests: nothing in the work region is used twice */
     int32_t layer;      /* being emitted; names taps, selects the cache layer */
     char *gemm_scratch; /* [n_workers][NEAP_GEMM_SCRATCH], for the whole plan (neap_builder_begin) */
     char *work;         /* region; NULL: dry run */
-    uint64_t work_used, work_peak;
+    neap_layout *layout; /* buffers and their lives: noted in a dry run, followed in the others */
+    neap_team *eager;    /* not NULL: ops run as they are emitted, phase by phase, instead of entering a plan */
+    int32_t n_eager;     /* with so many workers */
+    neap_plan_trace *trace; /* of the eager run; may be NULL */
     uint64_t args_bytes; /* counted in both runs */
     int32_t n_ops;
     neap_status status; /* first failure; later calls do nothing */
+    neap_builder_state s; /* builder.c's own */
 } neap_builder;
 
-/* First call: claims what all ops share. */
+/* A layout is made by a dry run: neap_layout_create, a dry emission, neap_layout_place; then any number of real or
+ * eager emissions of the same options follow it. */
+NEAP_MUST_CHECK neap_status neap_layout_create(neap_layout **out);
+/* shares false (tests): nothing in the region is used twice. */
+NEAP_MUST_CHECK neap_status neap_layout_place(neap_layout *l, bool shares, uint64_t *region_bytes);
+void neap_layout_destroy(neap_layout *l);
+int32_t neap_layout_buffers(const neap_layout *l, const neap_life **lives); /* for tests and listings */
+
+/* First call: claims what all ops share. Last call: ends the last phase (an eager run carries it out). */
 void neap_builder_begin(neap_builder *b);
+void neap_builder_end(neap_builder *b);
 static inline void *neap_gemm_scratch_of(char *scratch, int32_t worker) {
     return scratch + (int64_t)worker * NEAP_GEMM_SCRATCH;
 }
 /* n floats (ints) of the work region, 64-byte aligned. In a dry run the pointer must not be read or written. */
 float *neap_builder_floats(neap_builder *b, int64_t n);
 int32_t *neap_builder_ints(neap_builder *b, int64_t n);
-/* Everything taken after the mark is given back. */
-static inline uint64_t neap_builder_mark(const neap_builder *b) { return b->work_used; }
-static inline void neap_builder_release(neap_builder *b, uint64_t mark) {
-    if (!b->keeps_all) b->work_used = mark;
-}
-/* Adds an op with a copy of args. */
+/* n counters that are 0 before the first step and that whoever counts one up to its end sets back to 0: the last of
+ * several workers goes on with what all have made, without a barrier (neap_arrive). Never shared with anything. */
+neap_counter *neap_builder_counters(neap_builder *b, int64_t n);
+/* Counts `n` arrivals (tasks) of `all`; true for the caller who makes the count full: it sees what the others wrote. */
+bool neap_arrive(neap_counter *c, int32_t n, int32_t all);
+
+/* Adds an op with a copy of args (at most NEAP_BUILDER_ARGS bytes). In a stream (below) it joins that one. */
+enum { NEAP_BUILDER_ARGS = 2048 };
 void neap_builder_op(neap_builder *b, const char *name, bool is_beside, int64_t (*count)(const void *),
                      void (*run)(const void *, int64_t, int64_t, int32_t), const void *args, size_t args_bytes);
+/* About the op that was added last: what it writes (rows *n * factor, each `width` elements of 4 bytes, `ld` apart; n
+ * NULL: factor rows), and its cost. */
+void neap_builder_output(neap_builder *b, const void *data, int64_t width, int64_t ld, const int32_t *n,
+                         int32_t factor);
+void neap_builder_cost(neap_builder *b, void (*cost)(const void *, neap_op_cost *));
+/* The op that is added next with is_beside false is followed by this one, beside it: for work that no barrier should
+ * be spent on and that some later phase needs. At most four wait at a time; neap_builder_end must find none. */
+void neap_builder_op_later(neap_builder *b, const char *name, int64_t (*count)(const void *),
+                           void (*run)(const void *, int64_t, int64_t, int32_t), const void *args, size_t args_bytes);
+
+/* Streams: between fork and join ops go to the stream that was chosen last (0 after the fork). Where the builder's
+ * `streams` lacks the use, all three do nothing, and false comes back. */
+bool neap_builder_fork(neap_builder *b, uint32_t use, int32_t n_streams);
+void neap_builder_stream(neap_builder *b, int32_t stream);
+void neap_builder_wait(neap_builder *b, int32_t stream, int32_t on);
+void neap_builder_join(neap_builder *b);
+/* Whether ops of this use share the phase of the op before: what is_beside is given. */
+static inline bool neap_builder_beside(const neap_builder *b, uint32_t use) { return (b->beside & use) != 0; }
+
+/* The normed input of a sub-layer, [rows, C]. In the many class a phase before has made it (x). In the few class every
+ * worker makes it for itself at the beginning of the op that reads it (unit, residual.c): a row's mix and norm cost less
+ * than a barrier. The first op that takes the input also writes the new running sum. */
+typedef struct neap_input {
+    const float *x;
+    int64_t ldx;
+    const struct neap_residual_unit *unit; /* NULL: x holds the rows */
+    bool is_taken;
+} neap_input;
+static inline neap_input neap_input_of(const float *x, int64_t ldx) { return (neap_input){.x = x, .ldx = ldx}; }
 
 /* y[i, :] = W x[i, :] for all rows of the step (or the listed ones); up to NEAP_LINEAR_MAX matrices that share
  * their input form one op whose tasks are panels. A result that decides a discrete choice (router, indexer) takes x in
@@ -85,10 +152,10 @@ typedef struct neap_linear_target {
     int64_t ldy;
     neap_x_form form;
 } neap_linear_target;
-void neap_linear_emit(neap_builder *b, const char *name, bool is_beside, const float *x, int64_t ldx,
+void neap_linear_emit(neap_builder *b, const char *name, bool is_beside, neap_input *in,
                       const neap_linear_target *targets, int32_t n);
 /* The head: rows batch->logit_rows of x to consecutive rows of y. */
-void neap_head_emit(neap_builder *b, const float *x, int64_t ldx, const neap_matrix *w, float *y, int64_t ldy);
+void neap_head_emit(neap_builder *b, neap_input *in, const neap_matrix *w, float *y, int64_t ldy);
 
 /* h = act(gate x, up x) over the panels of gate: gate->y becomes h, u holds up x, both [m][ldy]. The two weights have
  * the same shape. */
@@ -102,7 +169,7 @@ void neap_tap_emit(neap_builder *b, const char *name, int32_t suffix, const void
 void neap_tap_logits_emit(neap_builder *b, const float *logits, int64_t vocab);
 
 /* ---- sub-layers: x [rows, C] normed input -> y [rows, C] ---- */
-void neap_kda_emit(neap_builder *b, const neap_kda_spec *s, const neap_kda_weights *w, const float *x, float *y);
+void neap_kda_emit(neap_builder *b, const neap_kda_spec *s, const neap_kda_weights *w, neap_input *in, float *y);
 /* lists: the selection of the nearest earlier full indexer, shared across layers. */
 typedef struct neap_selection {
     int32_t *lists;   /* [rows_max][topk_max], ascending positions, -1 unused */
@@ -110,9 +177,9 @@ typedef struct neap_selection {
     int32_t ld;       /* topk_max */
 } neap_selection;
 void neap_mla_emit(neap_builder *b, const neap_mla_spec *s, const neap_mla_weights *w, neap_selection *selection,
-                   const float *x, float *y);
-void neap_mlp_emit(neap_builder *b, const neap_mlp_weights *w, int64_t width, const float *x, float *y);
-void neap_moe_emit(neap_builder *b, const neap_moe_spec *s, const neap_moe_weights *w, const float *x, float *y);
+                   neap_input *in, float *y);
+void neap_mlp_emit(neap_builder *b, const neap_mlp_weights *w, int64_t width, neap_input *in, float *y);
+void neap_moe_emit(neap_builder *b, const neap_moe_spec *s, const neap_moe_weights *w, neap_input *in, float *y);
 
 /* What one layer keeps between steps. */
 neap_cache_layer_spec neap_kda_cache(const neap_kda_spec *s);
@@ -139,8 +206,9 @@ typedef struct neap_stream {
 void neap_stream_claim(neap_builder *b, neap_stream *s);
 /* p = embedding rows of the step's tokens. */
 void neap_embed_emit(neap_builder *b, neap_stream *s);
-/* Adds the pending y, mixes with `res` (NULL: no mix), takes a snapshot if is_block_start, norms into x. */
+/* Adds the pending y, mixes with `res` (NULL: no mix), takes a snapshot if is_block_start, norms. *in is what the
+ * sub-layer reads. */
 void neap_residual_emit(neap_builder *b, neap_stream *s, const char *name, const float *res, bool is_block_start,
-                        const float *norm);
+                        const float *norm, neap_input *in);
 
 #endif

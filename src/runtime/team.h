@@ -5,6 +5,8 @@
 #ifndef NEAP_RUNTIME_TEAM_H
 #define NEAP_RUNTIME_TEAM_H
 
+#include <stdbool.h>
+
 #include "base/status.h"
 
 typedef struct neap_team neap_team;
@@ -12,13 +14,20 @@ typedef void (*neap_team_fn)(void *arg, int32_t worker);
 
 enum { NEAP_TEAM_MAX = 1024 }; /* the limit of the options too */
 
+/* Where workers run.
+ *   NONE    wherever the kernel puts them
+ *   SPREAD  each starts on a core of its own (physical cores first, over all memory nodes) and may move from there
+ *   FIXED   each stays on its core; the caller's thread is fixed during a job only and gets its mask back */
+typedef enum neap_pin { NEAP_PIN_NONE, NEAP_PIN_SPREAD, NEAP_PIN_FIXED } neap_pin;
+
 /* n_threads 1 .. NEAP_TEAM_MAX, the caller included. */
-NEAP_MUST_CHECK neap_status neap_team_create(neap_team **out, int32_t n_threads);
+NEAP_MUST_CHECK neap_status neap_team_create(neap_team **out, int32_t n_threads, neap_pin pin);
 void neap_team_destroy(neap_team *t);
 int32_t neap_team_size(const neap_team *t);
-/* Runs fn(arg, worker) on every worker and returns when all are done. One caller at a time. */
-void neap_team_run(neap_team *t, neap_team_fn fn, void *arg);
-/* Inside fn: waits until every worker has arrived; what was written before is visible after. */
+/* Runs fn(arg, worker) on workers 0 .. n_workers - 1 (n_workers 1 .. size) and returns when all are done. The others go
+ * on sleeping. One caller at a time. */
+void neap_team_run(neap_team *t, int32_t n_workers, neap_team_fn fn, void *arg);
+/* Inside fn: waits until every worker of the job has arrived; what was written before is visible after. */
 void neap_team_barrier(neap_team *t);
 
 #endif
