@@ -49,12 +49,18 @@ typedef struct neap_batch {
 
 typedef _Atomic int32_t neap_counter;
 typedef struct neap_layout neap_layout;
+enum { NEAP_BUILDER_ARGS = 2048, NEAP_BUILDER_PENDING = 16, NEAP_BUILDER_LATER = 4 };
+/* An op that waits: for the end of its phase, or for the beginning of one (later). */
+typedef struct neap_builder_pending {
+    neap_op op;
+    size_t args_bytes;
+    _Alignas(64) char args[NEAP_BUILDER_ARGS];
+} neap_builder_pending;
 typedef struct neap_builder_state { /* of builder.c */
-    int32_t i_buffer, i_counter, n_later, stream, n_streams, n_pending;
+    int32_t i_buffer, i_counter, time, n_later, n_pending, stream;
     bool in_fork;
-    neap_op later[4];
-    size_t later_bytes[4];
-    neap_op pending[8]; /* eager: the phase that is being emitted */
+    neap_builder_pending later[NEAP_BUILDER_LATER];
+    neap_builder_pending pending[NEAP_BUILDER_PENDING]; /* the phase that is being emitted */
 } neap_builder_state;
 
 typedef struct neap_builder {
@@ -65,23 +71,24 @@ typedef struct neap_builder {
     const neap_batch *batch;
     neap_caches *caches; /* NULL: dry run */
     int32_t rows_max, seqs_max, n_workers;
-    bool is_few;         /* class of the plan; then rows_max <= 8 */
+    bool is_few; /* class of the plan; then rows_max <= 8 */
     int32_t tile_rows, prefetch_kib;
     uint32_t beside, streams; /* NEAP_USE_* of neap.h: what shares phases, what runs in sub-teams */
-    int64_t context_max; /* positions of the longest sequence */
+    int64_t context_max;      /* positions of the longest sequence */
     neap_row_kind latent_kind, index_kind;
     neap_x_form act, moe_act; /* how inputs enter products: all but routed experts, routed experts */
     bool has_taps;
-    int32_t layer;      /* being emitted; names taps, selects the cache layer */
-    char *gemm_scratch; /* [n_workers][NEAP_GEMM_SCRATCH], for the whole plan (neap_builder_begin) */
-    char *work;         /* region; NULL: dry run */
-    neap_layout *layout; /* buffers and their lives: noted in a dry run, followed in the others */
-    neap_team *eager;    /* not NULL: ops run as they are emitted, phase by phase, instead of entering a plan */
-    int32_t n_eager;     /* with so many workers */
+    int32_t layer;          /* being emitted; names taps, selects the cache layer */
+    char *gemm_scratch;     /* [n_workers][NEAP_GEMM_SCRATCH], for the whole plan (neap_builder_begin) */
+    char *work;             /* region; NULL: dry run */
+    neap_counter *counters; /* NULL: dry run */
+    neap_layout *layout;    /* buffers and their lives: noted in a dry run, followed in the others */
+    neap_team *eager;       /* not NULL: ops run as they are emitted, phase by phase, instead of entering a plan */
+    int32_t n_eager;        /* with so many workers */
     neap_plan_trace *trace; /* of the eager run; may be NULL */
-    uint64_t args_bytes; /* counted in both runs */
+    uint64_t args_bytes;    /* counted in both runs */
     int32_t n_ops;
-    neap_status status; /* first failure; later calls do nothing */
+    neap_status status;   /* first failure; later calls do nothing */
     neap_builder_state s; /* builder.c's own */
 } neap_builder;
 
@@ -92,6 +99,12 @@ NEAP_MUST_CHECK neap_status neap_layout_create(neap_layout **out);
 NEAP_MUST_CHECK neap_status neap_layout_place(neap_layout *l, bool shares, uint64_t *region_bytes);
 void neap_layout_destroy(neap_layout *l);
 int32_t neap_layout_buffers(const neap_layout *l, const neap_life **lives); /* for tests and listings */
+int32_t neap_layout_counters(const neap_layout *l);
+/* builder.c: what a dry run hands out, and what its ops hold. */
+void *neap_layout_buffer(neap_layout *l, uint64_t bytes);
+void neap_layout_use(neap_layout *l, const void *args, size_t args_bytes, int32_t time);
+void neap_layout_add_counters(neap_layout *l, int64_t n);
+neap_status neap_layout_status(const neap_layout *l); /* first failure of noting */
 
 /* First call: claims what all ops share. Last call: ends the last phase (an eager run carries it out). */
 void neap_builder_begin(neap_builder *b);
@@ -109,7 +122,6 @@ neap_counter *neap_builder_counters(neap_builder *b, int64_t n);
 bool neap_arrive(neap_counter *c, int32_t n, int32_t all);
 
 /* Adds an op with a copy of args (at most NEAP_BUILDER_ARGS bytes). In a stream (below) it joins that one. */
-enum { NEAP_BUILDER_ARGS = 2048 };
 void neap_builder_op(neap_builder *b, const char *name, bool is_beside, int64_t (*count)(const void *),
                      void (*run)(const void *, int64_t, int64_t, int32_t), const void *args, size_t args_bytes);
 /* About the op that was added last: what it writes (rows *n * factor, each `width` elements of 4 bytes, `ld` apart; n

@@ -219,11 +219,11 @@ void neap_indexer_claim(neap_builder *b, mla_args *a) {
     a->n_candidates = (int64_t *)(void *)neap_builder_ints(b, 2 * buffers);
 }
 
-void neap_indexer_emit_inputs(neap_builder *b, const mla_args *a, const float *x) {
+void neap_indexer_emit_inputs(neap_builder *b, const mla_args *a, neap_input *in) {
     neap_linear_target key = {&a->w->index.wk, a->index_k, a->spec.index.head_dim, NEAP_X_F32};
     neap_linear_target weights = {&a->w->index.weights_proj, a->index_w, a->spec.index.n_heads, NEAP_X_F32};
-    neap_linear_emit(b, "index.key_in", true, x, b->net->width, &key, 1);
-    neap_linear_emit(b, "index.weights_in", true, x, b->net->width, &weights, 1);
+    neap_linear_emit(b, "index.key_in", true, in, &key, 1);
+    neap_linear_emit(b, "index.weights_in", true, in, &weights, 1);
 }
 
 void neap_indexer_emit_store(neap_builder *b, const mla_args *a) {

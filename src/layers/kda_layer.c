@@ -89,9 +89,8 @@ neap_cache_layer_spec neap_kda_cache(const neap_kda_spec *s) {
                                    .window_floats = 3 * h * d * (s->conv_k - 1)};
 }
 
-void neap_kda_emit(neap_builder *b, const neap_kda_spec *s, const neap_kda_weights *w, const float *x, float *y) {
+void neap_kda_emit(neap_builder *b, const neap_kda_spec *s, const neap_kda_weights *w, neap_input *in, float *y) {
     int64_t rows = b->rows_max, c = b->net->width, d = s->head_dim, p = s->n_heads * d;
-    uint64_t mark = neap_builder_mark(b);
     heads_args a = {.k = b->k, .batch = b->batch, .caches = b->caches, .layer = b->layer, .spec = *s, .w = w};
     float *q = neap_builder_floats(b, rows * p), *k = neap_builder_floats(b, rows * p);
     float *v = neap_builder_floats(b, rows * p), *f = neap_builder_floats(b, rows * p);
@@ -100,23 +99,24 @@ void neap_kda_emit(neap_builder *b, const neap_kda_spec *s, const neap_kda_weigh
     float *f_a = neap_builder_floats(b, rows * w->f_a.n);
     float *g_a = s->is_gate_full_rank ? NULL : neap_builder_floats(b, rows * w->g_a.n);
 
-    neap_linear_target in[] = {{&w->q, q, p, b->act},
-                               {&w->k, k, p, b->act},
-                               {&w->v, v, p, b->act},
-                               {&w->f_a, f_a, w->f_a.n, b->act},
-                               {&w->b, beta, s->n_heads, b->act},
-                               s->is_gate_full_rank ? (neap_linear_target){&w->g, gate, p, b->act}
-                                                    : (neap_linear_target){&w->g_a, g_a, w->g_a.n, b->act}};
-    neap_linear_emit(b, "kda.in", false, x, c, in, 6);
+    neap_linear_target targets[] = {{&w->q, q, p, b->act},
+                                    {&w->k, k, p, b->act},
+                                    {&w->v, v, p, b->act},
+                                    {&w->f_a, f_a, w->f_a.n, b->act},
+                                    {&w->b, beta, s->n_heads, b->act},
+                                    s->is_gate_full_rank ? (neap_linear_target){&w->g, gate, p, b->act}
+                                                         : (neap_linear_target){&w->g_a, g_a, w->g_a.n, b->act}};
+    neap_linear_emit(b, "kda.in", false, in, targets, 6);
     neap_linear_target up_f = {&w->f_b, f, p, b->act}, up_g = {&w->g_b, gate, p, b->act};
-    neap_linear_emit(b, "kda.decay_up", false, f_a, w->f_a.n, &up_f, 1);
-    if (!s->is_gate_full_rank) neap_linear_emit(b, "kda.gate_up", true, g_a, w->g_a.n, &up_g, 1);
+    neap_input low_f = neap_input_of(f_a, w->f_a.n), low_g = neap_input_of(g_a, w->g_a.n);
+    neap_linear_emit(b, "kda.decay_up", false, &low_f, &up_f, 1);
+    if (!s->is_gate_full_rank) neap_linear_emit(b, "kda.gate_up", true, &low_g, &up_g, 1);
 
     a.q = q, a.kk = k, a.v = v, a.f = f, a.b = beta, a.gate = gate, a.out = out;
     a.scratch_floats = (neap_kda_scratch(d, d) + 15) / 16 * 16;
     a.scratch = neap_builder_floats(b, b->n_workers * a.scratch_floats);
     neap_builder_op(b, "kda.heads", false, heads_count, heads_run, &a, sizeof a);
     neap_linear_target o = {&w->o, y, c, b->act};
-    neap_linear_emit(b, "kda.out", false, out, p, &o, 1);
-    neap_builder_release(b, mark);
+    neap_input heads = neap_input_of(out, p);
+    neap_linear_emit(b, "kda.out", false, &heads, &o, 1);
 }

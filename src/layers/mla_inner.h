@@ -61,7 +61,7 @@ static inline void mla_rotate(const mla_args *a, int64_t row, neap_rope_kind kin
  * two: key (project | norm, rotate, quantise, store), head weights (project | scale), query (project, rotate,
  * quantise by head). Then scan beside the absorption, and the selection. */
 void neap_indexer_claim(neap_builder *b, mla_args *a);
-void neap_indexer_emit_inputs(neap_builder *b, const mla_args *a, const float *x);
+void neap_indexer_emit_inputs(neap_builder *b, const mla_args *a, neap_input *in);
 void neap_indexer_emit_store(neap_builder *b, const mla_args *a);
 void neap_indexer_emit_query(neap_builder *b, const mla_args *a);
 void neap_indexer_emit_scan(neap_builder *b, const mla_args *a);

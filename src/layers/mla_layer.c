@@ -116,7 +116,7 @@ neap_cache_layer_spec neap_mla_cache(const neap_mla_spec *s, neap_row_kind laten
     return c;
 }
 
-static void emit_inputs(neap_builder *b, const mla_args *a, const float *x) {
+static void emit_inputs(neap_builder *b, const mla_args *a, neap_input *in) {
     const neap_mla_spec *s = &a->spec;
     const neap_mla_weights *w = a->w;
     int64_t dq = s->d_nope + s->d_rope;
@@ -126,7 +126,7 @@ static void emit_inputs(neap_builder *b, const mla_args *a, const float *x) {
                        : (neap_linear_target){&w->q, a->q, s->n_heads * dq, b->act};
     t[n++] = (neap_linear_target){&w->kv_a, a->kv, s->kv_lora + s->d_rope, b->act};
     if (s->has_output_gate) t[n++] = (neap_linear_target){&w->g, a->gate, (int64_t)s->n_heads * s->d_v, b->act};
-    neap_linear_emit(b, "mla.in", false, x, b->net->width, t, n);
+    neap_linear_emit(b, "mla.in", false, in, t, n);
     if (s->rope != NEAP_ROPE_NONE) neap_builder_op(b, "mla.angles", true, rows_count, angles_run, a, sizeof *a);
 }
 
@@ -166,19 +166,19 @@ static mla_args claim(neap_builder *b, const neap_mla_spec *s, const neap_mla_we
 }
 
 void neap_mla_emit(neap_builder *b, const neap_mla_spec *s, const neap_mla_weights *w, neap_selection *selection,
-                   const float *x, float *y) {
-    uint64_t mark = neap_builder_mark(b);
+                   neap_input *in, float *y) {
     int64_t h = s->n_heads;
     bool indexes = mla_has_own_index(s);
     mla_args a = claim(b, s, w, selection);
 
-    emit_inputs(b, &a, x);
-    if (indexes) neap_indexer_emit_inputs(b, &a, x);
+    emit_inputs(b, &a, in);
+    if (indexes) neap_indexer_emit_inputs(b, &a, in);
     neap_builder_op(b, "mla.prepare", false, rows_count, prepare_run, &a, sizeof a);
     if (indexes) neap_indexer_emit_store(b, &a);
     if (s->q_lora) {
         neap_linear_target q = {&w->q_b, a.q, h * (s->d_nope + s->d_rope), b->act};
-        neap_linear_emit(b, "mla.q_up", false, a.q_a, s->q_lora, &q, 1);
+        neap_input q_a = neap_input_of(a.q_a, s->q_lora);
+        neap_linear_emit(b, "mla.q_up", false, &q_a, &q, 1);
         if (indexes) neap_indexer_emit_query(b, &a);
     }
     neap_builder_op(b, "mla.absorb", false, heads_count, absorb_run, &a, sizeof a);
@@ -190,6 +190,6 @@ void neap_mla_emit(neap_builder *b, const neap_mla_spec *s, const neap_mla_weigh
     if (s->has_index) neap_tap_emit(b, "index_topk", b->layer, selection->lists, selection->ld, selection->ld, true);
     neap_builder_op(b, "mla.expand", false, heads_count, expand_run, &a, sizeof a);
     neap_linear_target o = {&w->o, y, b->net->width, b->act};
-    neap_linear_emit(b, "mla.out", false, a.v, h * s->d_v, &o, 1);
-    neap_builder_release(b, mark);
+    neap_input heads = neap_input_of(a.v, h * s->d_v);
+    neap_linear_emit(b, "mla.out", false, &heads, &o, 1);
 }

@@ -35,12 +35,11 @@ static void glu_run(const void *ptr, int64_t begin, int64_t end, int32_t worker)
     neap_glu_products(a->k, &gate, a->up, a->u, &a->act);
 }
 
-void neap_mlp_emit(neap_builder *b, const neap_mlp_weights *w, int64_t width, const float *x, float *y) {
-    uint64_t mark = neap_builder_mark(b);
+void neap_mlp_emit(neap_builder *b, const neap_mlp_weights *w, int64_t width, neap_input *in, float *y) {
     int64_t c = b->net->width;
     glu_args a = {.k = b->k,
                   .batch = b->batch,
-                  .x = x,
+                  .x = in->x,
                   .ldx = c,
                   .gate = &w->gate,
                   .up = &w->up,
@@ -52,6 +51,6 @@ void neap_mlp_emit(neap_builder *b, const neap_mlp_weights *w, int64_t width, co
                   .scratch = b->gemm_scratch};
     neap_builder_op(b, "mlp.glu", false, panels_count, glu_run, &a, sizeof a);
     neap_linear_target down = {&w->down, y, c, b->act};
-    neap_linear_emit(b, "mlp.down", false, a.h, width, &down, 1);
-    neap_builder_release(b, mark);
+    neap_input h = neap_input_of(a.h, width);
+    neap_linear_emit(b, "mlp.down", false, &h, &down, 1);
 }

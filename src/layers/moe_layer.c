@@ -195,7 +195,7 @@ static void combine_run(const void *ptr, int64_t begin, int64_t end, int32_t wor
     }
 }
 
-static void emit_inputs(neap_builder *b, moe_args *a, const float *x) {
+static void emit_inputs(neap_builder *b, moe_args *a, neap_input *in) {
     const neap_moe_spec *s = &a->spec;
     neap_linear_target t[NEAP_LINEAR_MAX];
     int32_t n = 0;
@@ -205,7 +205,7 @@ static void emit_inputs(neap_builder *b, moe_args *a, const float *x) {
         t[n++] = (neap_linear_target){&a->w->shared.gate, a->shared_h, s->shared_width, b->act};
         t[n++] = (neap_linear_target){&a->w->shared.up, a->shared_u, s->shared_width, b->act};
     }
-    neap_linear_emit(b, "moe.in", false, x, a->width, t, n);
+    neap_linear_emit(b, "moe.in", false, in, t, n);
 }
 
 static void emit_outputs(neap_builder *b, moe_args *a) {
@@ -214,13 +214,13 @@ static void emit_outputs(neap_builder *b, moe_args *a) {
         neap_builder_op(b, "moe.norm", false, rows_count, latent_norm_run, a, sizeof *a);
     neap_linear_target up = {&a->w->latent_up, a->m, a->width, b->act};
     neap_linear_target down = {&a->w->shared.down, a->s, a->width, b->act};
-    if (s->latent) neap_linear_emit(b, "moe.latent_up", false, a->acc, a->latent, &up, 1);
-    if (s->shared_width) neap_linear_emit(b, "moe.shared_down", s->latent != 0, a->shared_h, s->shared_width, &down, 1);
+    neap_input acc = neap_input_of(a->acc, a->latent), shared = neap_input_of(a->shared_h, s->shared_width);
+    if (s->latent) neap_linear_emit(b, "moe.latent_up", false, &acc, &up, 1);
+    if (s->shared_width) neap_linear_emit(b, "moe.shared_down", s->latent != 0, &shared, &down, 1);
     neap_builder_op(b, "moe.combine", false, rows_count, combine_run, a, sizeof *a);
 }
 
-void neap_moe_emit(neap_builder *b, const neap_moe_spec *s, const neap_moe_weights *w, const float *x, float *y) {
-    uint64_t mark = neap_builder_mark(b);
+void neap_moe_emit(neap_builder *b, const neap_moe_spec *s, const neap_moe_weights *w, neap_input *in, float *y) {
     int64_t rows = b->rows_max, c = b->net->width, pairs = rows * s->top_k, f = s->expert_width;
     moe_args a = {.k = b->k,
                   .batch = b->batch,
@@ -233,7 +233,7 @@ void neap_moe_emit(neap_builder *b, const neap_moe_spec *s, const neap_moe_weigh
                   .form = b->moe_act,
                   .gemm_scratch = b->gemm_scratch,
                   .y = y};
-    a.z = s->latent ? neap_builder_floats(b, rows * a.latent) : x;
+    a.z = s->latent ? neap_builder_floats(b, rows * a.latent) : in->x;
     a.logits = neap_builder_floats(b, rows * s->n_experts);
     a.route_scratch = neap_builder_floats(b, (int64_t)b->n_workers * 2 * s->n_experts);
     a.ids = neap_builder_ints(b, pairs);
@@ -253,7 +253,7 @@ void neap_moe_emit(neap_builder *b, const neap_moe_spec *s, const neap_moe_weigh
     a.acc = neap_builder_floats(b, rows * a.latent);
     a.m = s->latent ? neap_builder_floats(b, rows * c) : a.acc;
 
-    emit_inputs(b, &a, x);
+    emit_inputs(b, &a, in);
     neap_builder_op(b, "moe.route", false, rows_count, route_run, &a, sizeof a);
     if (s->shared_width) neap_builder_op(b, "moe.shared_act", true, rows_count, shared_act_run, &a, sizeof a);
     neap_tap_emit(b, "experts", b->layer, a.ids, s->top_k, s->top_k, true);
@@ -262,5 +262,4 @@ void neap_moe_emit(neap_builder *b, const neap_moe_spec *s, const neap_moe_weigh
     neap_builder_op(b, "moe.expert_up", false, up_count, up_run, &a, sizeof a);
     neap_builder_op(b, "moe.expert_down", false, down_count, down_run, &a, sizeof a);
     emit_outputs(b, &a);
-    neap_builder_release(b, mark);
 }

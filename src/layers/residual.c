@@ -137,7 +137,8 @@ static void residual_run(const void *ptr, int64_t begin, int64_t end, int32_t wo
 }
 
 void neap_residual_emit(neap_builder *b, neap_stream *s, const char *name, const float *res, bool is_block_start,
-                        const float *norm) {
+                        const float *norm, neap_input *in) {
+    *in = neap_input_of(s->x, b->net->width);
     residual_args a = {.k = b->k,
                        .batch = b->batch,
                        .net = b->net,
