@@ -502,10 +502,12 @@ typedef struct neap_engine_stats {
     uint64_t steps, rows, prompt_tokens, new_tokens, nonfinite_rows;
     int32_t seqs_running, n_threads;
     uint64_t cache_tokens_used, cache_tokens_total;
-    uint64_t forward_ns; /* time spent in the model */
+    uint64_t forward_ns;     /* time spent in the model */
+    uint64_t plan_emissions; /* how often the ops of a step were laid out: once per shape class; per step when eager */
 } neap_engine_stats;
 NEAP_API neap_status neap_engine_statistics(const neap_engine *e, neap_engine_stats *out);
-/* Records of the latest step, op by op and worker by worker, in the order of capture; needs enable_trace. */
+/* Records of the latest step, op by op and worker by worker, in the order of capture; needs enable_trace (times) or
+ * enable_hash. */
 NEAP_API neap_status neap_engine_trace(const neap_engine *e, neap_trace_fn fn, void *user);
 
 /* ---------------------------------------------------------------- quantisation ---------------- */

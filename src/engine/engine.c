@@ -25,8 +25,14 @@
 
 neap_status neap_engine_options_resolve(neap_engine_options *o, const neap_model *m, const neap_engine_options *in) {
     NEAP_CHECK(m != NULL, NEAP_INVALID_ARGUMENT, "the model is NULL");
+    neap_tuning tuning;
     NEAP_TRY(neap_engine_options_take(o, in));
+    NEAP_TRY(neap_tuning_take(&tuning, o->tuning));
+    if (o->n_threads == 0) o->n_threads = tuning.n_threads;
     if (o->n_threads == 0) o->n_threads = neap_default_threads();
+    if (o->n_threads_batch == 0) o->n_threads_batch = tuning.n_threads_batch;
+    if (o->n_threads_batch == 0) o->n_threads_batch = o->n_threads;
+    if (o->plan == NEAP_PLAN_DEFAULT) o->plan = NEAP_PLAN_REPLAY;
     if (o->context_max == 0) {
         const bool is_small = m->context_max > 0 && m->context_max < DEFAULT_CONTEXT_MAX;
         o->context_max = is_small ? m->context_max : DEFAULT_CONTEXT_MAX;
@@ -46,11 +52,17 @@ neap_forward_options neap_engine_forward_options(const neap_engine_options *o) {
     static const neap_row_kind indexes[] = {NEAP_ROWS_BF16, NEAP_ROWS_F32, NEAP_ROWS_BF16, NEAP_ROWS_MXFP8};
     static const neap_x_form acts[] = {NEAP_X_INT16, NEAP_X_F32, NEAP_X_INT16, NEAP_X_INT8};
     return (neap_forward_options){.n_threads = o->n_threads,
+                                  .n_threads_batch = o->n_threads_batch,
                                   .seqs_max = o->seqs_max,
                                   .context_max = o->context_max,
                                   .batch_tokens_max = o->batch_tokens_max,
                                   .cache_tokens_max = (int64_t)o->cache_tokens_max,
                                   .enable_taps = o->enable_taps != 0,
+                                  .enable_trace = o->enable_trace != 0,
+                                  .enable_hash = o->enable_hash != 0,
+                                  .is_eager = o->plan == NEAP_PLAN_EAGER,
+                                  .oversubscribe = o->oversubscribe != 0,
+                                  .tuning = o->tuning,
                                   .latent_kind = latents[o->cache_type],
                                   .index_kind = indexes[o->index_type],
                                   .act = acts[o->act_type],
@@ -229,6 +241,7 @@ neap_status neap_engine_create(neap_engine **out, const neap_model *m, const nea
     e->options = options;
     e->log = log;
     NEAP_TRY_GOTO(claim(e));
+    e->options.tuning = NULL; /* the caller's; the forward has a copy */
     *out = e;
     return NEAP_OK;
 fail:
@@ -369,7 +382,16 @@ neap_status neap_engine_statistics(const neap_engine *e, neap_engine_stats *out)
                                      .n_threads = e->options.n_threads,
                                      .cache_tokens_used = (uint64_t)used,
                                      .cache_tokens_total = (uint64_t)neap_forward_cache_total(e->forward),
-                                     .forward_ns = e->forward_ns};
+                                     .forward_ns = e->forward_ns,
+                                     .plan_emissions = neap_forward_emissions(e->forward)};
     memcpy(out, &stats, size);
+    return NEAP_OK;
+}
+
+neap_status neap_engine_trace(const neap_engine *e, neap_trace_fn fn, void *user) {
+    NEAP_CHECK(e != NULL && fn != NULL, NEAP_INVALID_ARGUMENT, "neap_engine_trace: the engine or fn is NULL");
+    NEAP_CHECK(e->options.enable_trace || e->options.enable_hash, NEAP_INVALID_ARGUMENT,
+               "neap_engine_trace needs an engine made with enable_trace or enable_hash");
+    neap_forward_trace(e->forward, fn, user);
     return NEAP_OK;
 }

@@ -41,7 +41,7 @@ struct neap_seq {
 
 struct neap_engine {
     const neap_model *model;
-    neap_engine_options options; /* resolved: nothing is 0 = default any more */
+    neap_engine_options options; /* resolved: nothing is 0 = default any more; no tuning, the forward has it */
     neap_log log;
     neap_arena *arena; /* everything but the handles */
     neap_kernels kernels;

@@ -1,7 +1,11 @@
-/* One step of the model: builds the plan once, then only fills the batch slots and replays it.
+/* One step of the model: life, memory, and steps.
  *
- *   embed, then per layer: residual (add, mix, snapshot, norm), mixer (KDA or MLA), residual, feed-forward;
- *   last residual (add, output mix, final norm), head for the rows that want logits.
+ * Plans are captured once per shape class (forward_plan.c); a step only fills the class's slots and replays its plan. A
+ * step of few rows takes the plan with the fewest barriers. Where decoding sequences and prompts may go side by side
+ * (NEAP_USE_MIXED), one step runs both plans at the same time, each by its own part of the team.
+ *
+ * How many workers run is asked again every second: an affinity mask or quota that has shrunk would make the whole
+ * lock-step team wait for a worker that has no CPU.
  *
  * Memory: everything is claimed in create, from one arena. The same emit code runs dry first, so that
  * neap_forward_memory announces exactly what create will claim. */
@@ -9,71 +13,12 @@
 
 #include <assert.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/forward_internal.h"
+#include "runtime/cores.h"
 
-/* ---- what a plan for these options consists of ---- */
-
-typedef struct layout {
-    neap_stream stream;
-    neap_selection selection;
-    float *logits;
-} layout;
-
-static int32_t topk_max(const neap_network *net) {
-    int32_t k = 0;
-    for (int32_t i = 0; i < net->n_layers; i++) {
-        const neap_layer *l = &net->layers[i];
-        if (l->mixer == NEAP_MIXER_MLA && l->spec.mla.has_index && l->spec.mla.index.topk > k)
-            k = l->spec.mla.index.topk;
-    }
-    return k;
-}
-
-static int32_t logits_max_of(const neap_forward_options *o) {
-    return o->enable_taps ? o->batch_tokens_max : o->seqs_max < o->batch_tokens_max ? o->seqs_max : o->batch_tokens_max;
-}
-
-/* Buffers that live through the whole step, then all ops. */
-static void emit_step(neap_builder *b, layout *l, int32_t logits_max) {
-    const neap_network *net = b->net;
-    int64_t rows = b->rows_max, c = net->width;
-    neap_stream *s = &l->stream;
-    neap_builder_begin(b);
-    neap_stream_claim(b, s);
-    int32_t topk = topk_max(net);
-    l->selection.ld = topk;
-    if (topk) {
-        l->selection.lists = neap_builder_ints(b, rows * topk);
-        l->selection.n_lists = neap_builder_ints(b, rows);
-    }
-    l->logits = neap_builder_floats(b, (int64_t)logits_max * net->vocab);
-
-    neap_embed_emit(b, s);
-    for (int32_t i = 0; i < net->n_layers; i++) {
-        neap_layer *layer = &net->layers[i];
-        b->layer = i;
-        bool is_block_start = net->attnres_block && i % net->attnres_block == 0;
-        neap_residual_emit(b, s, "residual.attn", layer->attn_res, is_block_start, layer->input_norm);
-        neap_tap_emit(b, "hidden", i, s->p, c, c, false);
-        if (layer->mixer == NEAP_MIXER_KDA)
-            neap_kda_emit(b, &layer->spec.kda, &layer->weights.kda, s->x, s->y);
-        else
-            neap_mla_emit(b, &layer->spec.mla, &layer->weights.mla, &l->selection, s->x, s->y);
-        neap_residual_emit(b, s, "residual.ffn", layer->mlp_res, false, layer->post_norm);
-        if (layer->is_moe)
-            neap_moe_emit(b, &layer->moe_spec, &layer->moe, s->x, s->y);
-        else
-            neap_mlp_emit(b, &layer->mlp, layer->mlp_width, s->x, s->y);
-    }
-    b->layer = -1;
-    neap_residual_emit(b, s, "residual.final", net->output_res, false, net->norm);
-    neap_tap_emit(b, "hidden", net->n_layers, s->p, c, c, false);
-    neap_tap_emit(b, "pre_norm", -1, s->mix ? s->mix : s->p, c, c, false);
-    neap_tap_emit(b, "final_norm", -1, s->x, c, c, false);
-    neap_head_emit(b, s->x, c, &net->head, l->logits, net->vocab);
-    neap_tap_logits_emit(b, l->logits, net->vocab);
-}
+static const int64_t USABLE_EVERY_NS = 1000000000;
 
 static void fill_cache_specs(const neap_network *net, const neap_forward_options *o, neap_cache_layer_spec *specs) {
     for (int32_t i = 0; i < net->n_layers; i++) {
@@ -83,67 +28,61 @@ static void fill_cache_specs(const neap_network *net, const neap_forward_options
     }
 }
 
-static int64_t pages_for(int64_t tokens) { return (tokens + NEAP_PAGE_ROWS - 1) / NEAP_PAGE_ROWS; }
-
 /* Pages in all: every sequence may leave its last page part empty. */
 static int64_t pages_of(const neap_forward_options *o) {
-    int64_t whole = o->seqs_max * pages_for(o->context_max);
+    int64_t whole = o->seqs_max * neap_forward_pages_for(o->context_max);
     if (o->cache_tokens_max <= 0) return whole;
-    int64_t asked = pages_for(o->cache_tokens_max) + o->seqs_max;
+    int64_t asked = neap_forward_pages_for(o->cache_tokens_max) + o->seqs_max;
     return asked < whole ? asked : whole;
 }
 
-static neap_status check_options(const neap_forward_options *o) {
-    NEAP_CHECK(o->n_threads >= 1 && o->n_threads <= NEAP_TEAM_MAX, NEAP_INVALID_ARGUMENT,
-               "n_threads: %d is outside 1 .. %d", o->n_threads, NEAP_TEAM_MAX);
-    NEAP_CHECK(o->seqs_max >= 1 && o->seqs_max <= 65536, NEAP_INVALID_ARGUMENT, "seqs_max: %d is outside 1 .. 65536",
-               o->seqs_max);
-    NEAP_CHECK(o->batch_tokens_max >= 1 && o->batch_tokens_max <= 65536, NEAP_INVALID_ARGUMENT,
-               "batch_tokens_max: %d is outside 1 .. 65536", o->batch_tokens_max);
-    NEAP_CHECK(o->context_max >= 1, NEAP_INVALID_ARGUMENT, "context_max: %d is below 1", o->context_max);
-    NEAP_CHECK(pages_of(o) <= INT32_MAX, NEAP_INVALID_ARGUMENT, "context_max: %d tokens x %d sequences is too much",
-               o->context_max, o->seqs_max);
+static void forget_layouts(neap_stage stages[NEAP_STAGES]) {
+    for (int i = 0; i < NEAP_STAGES; i++) {
+        neap_layout_destroy(stages[i].layout);
+        stages[i].layout = NULL;
+    }
+}
+
+static neap_status measure_stages(neap_stage stages[NEAP_STAGES], const neap_model *m, const neap_forward_options *o,
+                                  neap_tuning *tuning) {
+    NEAP_TRY(neap_stages_shape(stages, o, tuning));
+    for (int i = 0; i < NEAP_STAGES; i++) {
+        if (stages[i].rows_max == 0) continue;
+        neap_status status = neap_stage_measure(&stages[i], m, o, tuning);
+        if (status == NEAP_OK) continue;
+        forget_layouts(stages);
+        return status;
+    }
     return NEAP_OK;
 }
 
-static neap_builder builder_of(const neap_model *m, const neap_forward_options *o) {
-    return (neap_builder){.net = &m->net,
-                          .rows_max = o->batch_tokens_max,
-                          .seqs_max = o->seqs_max,
-                          .n_workers = o->n_threads,
-                          .context_max = pages_for(o->context_max) * NEAP_PAGE_ROWS,
-                          .latent_kind = o->latent_kind,
-                          .index_kind = o->index_kind,
-                          .act = o->act,
-                          .moe_act = o->moe_act,
-                          .has_taps = o->enable_taps,
-                          .keeps_all = o->keeps_all,
-                          .layer = -1};
-}
-
-/* Small slots beside the work region. */
-static uint64_t slot_bytes(const neap_forward_options *o) {
-    return (uint64_t)o->batch_tokens_max * (24 + sizeof(neap_batch_tile)) +
-           (uint64_t)o->seqs_max * sizeof(neap_batch_segment);
+/* Of both classes: side by side where they may run together. */
+static uint64_t region_bytes(const neap_stage stages[NEAP_STAGES], const neap_forward_options *o,
+                             const neap_tuning *tuning) {
+    uint64_t few = stages[NEAP_STAGE_FEW].region_bytes, many = stages[NEAP_STAGE_MANY].region_bytes;
+    if (neap_stages_run_together(o, tuning)) return few + many;
+    return few > many ? few : many;
 }
 
 neap_status neap_forward_memory(const neap_model *m, const neap_forward_options *o, uint64_t *state, uint64_t *cache,
                                 uint64_t *work) {
-    NEAP_TRY(check_options(o));
+    NEAP_TRY(neap_forward_check(o));
     void *p;
     NEAP_TRY(neap_mem_alloc((size_t)m->net.n_layers * sizeof(neap_cache_layer_spec), &p));
     fill_cache_specs(&m->net, o, p);
     neap_caches_size size;
     bool ok = neap_caches_bytes(p, m->net.n_layers, o->seqs_max, (int32_t)pages_of(o),
-                                (int32_t)pages_for(o->context_max), &size);
+                                (int32_t)neap_forward_pages_for(o->context_max), &size);
     neap_mem_free(p);
     NEAP_CHECK(ok, NEAP_NO_MEMORY, "cache: size overflow");
-    neap_builder b = builder_of(m, o);
-    layout l;
-    emit_step(&b, &l, logits_max_of(o));
+    neap_stage stages[NEAP_STAGES];
+    neap_tuning tuning;
+    NEAP_TRY(measure_stages(stages, m, o, &tuning));
     *state = size.state;
     *cache = size.pages;
-    *work = b.work_peak + b.args_bytes + (uint64_t)b.n_ops * sizeof(neap_op) + slot_bytes(o) + size.books;
+    *work = region_bytes(stages, o, &tuning) + size.books + (uint64_t)o->batch_tokens_max * sizeof(float *);
+    for (int i = 0; i < NEAP_STAGES; i++) *work += neap_stage_book_bytes(&stages[i], o);
+    forget_layouts(stages);
     return NEAP_OK;
 }
 
@@ -167,43 +106,37 @@ static neap_status array(neap_forward *f, int64_t n, size_t size, void *out) {
     return NEAP_OK;
 }
 
-static neap_status create_slots(neap_forward *f) {
-    neap_batch *b = &f->batch;
-    NEAP_TRY(array(f, f->rows_max, sizeof *b->tokens, &b->tokens));
-    NEAP_TRY(array(f, f->rows_max, sizeof *b->row_segment, &b->row_segment));
-    NEAP_TRY(array(f, f->rows_max, sizeof *b->row_position, &b->row_position));
-    NEAP_TRY(array(f, f->logits_max, sizeof *b->logit_rows, &b->logit_rows));
-    NEAP_TRY(array(f, f->seqs_max, sizeof *b->segments, &b->segments));
-    NEAP_TRY(array(f, f->rows_max, sizeof *b->tiles, &b->tiles));
-    NEAP_TRY(array(f, f->rows_max, sizeof *f->row_logits, &f->row_logits));
+static neap_status create_stage(neap_forward *f, neap_stage *s, char *work) {
+    s->work = work;
+    NEAP_TRY(neap_stage_slots(s, f->arena));
+    NEAP_TRY(array(f, neap_layout_counters(s->layout), sizeof *s->counters, &s->counters));
+    if (f->options.enable_trace)
+        NEAP_TRY(array(f, (int64_t)s->n_ops * neap_team_size(f->team), sizeof *s->trace.times, &s->trace.times));
+    if (f->options.enable_hash) NEAP_TRY(array(f, s->n_ops, sizeof *s->trace.hashes, &s->trace.hashes));
+    /* Without plans this one only lists what there is. */
+    NEAP_TRY(neap_plan_create(&s->plan, f->arena, s->n_ops));
+    return neap_stage_emit(s, f, false, 0);
+}
+
+static neap_status create_stages(neap_forward *f) {
+    void *work;
+    neap_stage *few = &f->stages[NEAP_STAGE_FEW], *many = &f->stages[NEAP_STAGE_MANY];
+    NEAP_TRY(measure_stages(f->stages, f->model, &f->options, &f->tuning));
+    NEAP_TRY(neap_arena_alloc_raw(f->arena, region_bytes(f->stages, &f->options, &f->tuning), &work));
+    bool together = neap_stages_run_together(&f->options, &f->tuning);
+    if (few->rows_max) NEAP_TRY(create_stage(f, few, work));
+    if (many->rows_max) NEAP_TRY(create_stage(f, many, (char *)work + (together ? few->region_bytes : 0)));
     return NEAP_OK;
 }
 
-static neap_status create_plan(neap_forward *f) {
-    neap_builder dry = builder_of(f->model, &f->options);
-    layout l;
-    emit_step(&dry, &l, f->logits_max);
-    neap_builder b = builder_of(f->model, &f->options);
-    b.k = &f->kernels;
-    b.batch = &f->batch;
-    b.caches = &f->caches;
-    b.arena = f->arena;
-    void *work;
-    NEAP_TRY(neap_arena_alloc_raw(f->arena, dry.work_peak, &work));
-    f->work = work;
-    f->work_bytes = dry.work_peak;
-    NEAP_TRY(neap_plan_create(&f->plan, f->arena, dry.n_ops));
-    b.work = work;
-    b.plan = f->plan;
-    emit_step(&b, &l, f->logits_max);
-    assert(b.work_peak == dry.work_peak);
-    f->logits = l.logits;
-    return b.status;
+static neap_pin pin_of(int32_t pinning) {
+    static const neap_pin pins[] = {NEAP_PIN_SPREAD, NEAP_PIN_NONE, NEAP_PIN_SPREAD, NEAP_PIN_FIXED};
+    return pins[pinning];
 }
 
 neap_status neap_forward_create(neap_forward **out, const neap_model *m, const neap_forward_options *o) {
     *out = NULL;
-    NEAP_TRY(check_options(o));
+    NEAP_TRY(neap_forward_check(o));
     NEAP_CHECK(m->is_loaded, NEAP_INVALID_ARGUMENT, "the model was opened with describe_only: it holds no weights");
     neap_arena *arena = NULL;
     neap_forward *f = NULL;
@@ -215,20 +148,27 @@ neap_status neap_forward_create(neap_forward **out, const neap_model *m, const n
     f->arena = arena;
     f->model = m;
     f->options = *o;
+    if (f->options.n_threads_batch == 0) f->options.n_threads_batch = o->n_threads;
     f->rows_max = o->batch_tokens_max;
     f->seqs_max = o->seqs_max;
-    f->logits_max = logits_max_of(o);
     neap_kernels_init(&f->kernels, m->cpu_flags);
-    NEAP_TRY_GOTO(create_slots(f));
+    NEAP_TRY_GOTO(neap_stages_shape(f->stages, o, &f->tuning));
+    f->options.tuning = &f->tuning;
+    NEAP_TRY_GOTO(array(f, f->rows_max, sizeof *f->row_logits, &f->row_logits));
     NEAP_TRY_GOTO(array(f, m->net.n_layers, sizeof *f->cache_specs, &f->cache_specs));
     fill_cache_specs(&m->net, o, f->cache_specs);
     NEAP_TRY_GOTO(neap_caches_create(&f->caches, arena, f->cache_specs, m->net.n_layers, o->seqs_max,
-                                     (int32_t)pages_of(o), (int32_t)pages_for(o->context_max)));
-    NEAP_TRY_GOTO(create_plan(f));
-    NEAP_TRY_GOTO(neap_team_create(&f->team, o->n_threads));
+                                     (int32_t)pages_of(o), (int32_t)neap_forward_pages_for(o->context_max)));
+    int32_t few = o->n_threads, many = f->options.n_threads_batch;
+    NEAP_TRY_GOTO(neap_team_create(&f->team, few > many ? few : many, pin_of(f->tuning.pinning)));
+    NEAP_TRY_GOTO(create_stages(f));
     *out = f;
     return NEAP_OK;
 fail:
+    if (f != NULL) {
+        forget_layouts(f->stages);
+        neap_team_destroy(f->team);
+    }
     neap_arena_destroy(arena); /* f lies in it */
     return status;
 }
@@ -236,6 +176,7 @@ fail:
 void neap_forward_destroy(neap_forward *f) {
     if (!f) return;
     neap_team_destroy(f->team);
+    forget_layouts(f->stages);
     neap_arena_destroy(f->arena);
 }
 
@@ -255,64 +196,122 @@ int64_t neap_forward_cache_total(const neap_forward *f) { return (int64_t)f->cac
 
 /* ---- a step ---- */
 
-static void fill_tiles(neap_batch *b, int32_t segment) {
-    const neap_batch_segment *s = &b->segments[segment];
-    for (int32_t i = 0; i < s->n_rows; i++) {
-        int64_t split = neap_attend_split(s->position + i + 1);
-        neap_batch_tile *t = &b->tiles[b->n_tiles - 1]; /* of this segment when i > 0 */
-        if (i == 0 || t->n_rows == NEAP_TILE_ROWS || split != neap_attend_split(s->position + i)) {
-            t = &b->tiles[b->n_tiles++];
-            *t = (neap_batch_tile){.segment = segment, .row_begin = s->row_begin + i};
-        }
-        t->n_rows++;
+/* Workers of a step in this class. */
+static int32_t workers_for(neap_forward *f, const neap_stage *s) {
+    int32_t n = s->is_few ? f->options.n_threads : f->options.n_threads_batch;
+    if (f->options.oversubscribe || n == 1) return n;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    int64_t now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    if (f->n_usable == 0 || now - f->usable_ns >= USABLE_EVERY_NS) {
+        f->n_usable = neap_cores_usable();
+        f->usable_ns = now;
     }
+    return n < f->n_usable ? n : f->n_usable;
 }
 
-static void fill_segment(neap_forward *f, const neap_segment *s) {
-    neap_batch *b = &f->batch;
-    int32_t i = b->n_segments++;
+static neap_status check_segment(neap_forward *f, const neap_segment *s) {
     assert(s->slot >= 0 && s->slot < f->seqs_max);
-    assert(s->n_rows >= 1 && s->n_rows <= f->rows_max - b->n_rows);
     assert(s->position + s->n_rows <= (int64_t)f->caches.slot_pages[s->slot] * NEAP_PAGE_ROWS);
-    b->segments[i] = (neap_batch_segment){.slot = s->slot,
-                                          .row_begin = b->n_rows,
-                                          .n_rows = s->n_rows,
-                                          .position = s->position,
-                                          .tap = s->tap,
-                                          .tap_user = s->tap_user};
-    for (int32_t r = 0; r < s->n_rows; r++) {
-        int32_t row = b->n_rows + r;
-        assert(s->tokens[r] >= 0 && s->tokens[r] < f->model->net.vocab);
-        b->tokens[row] = s->tokens[r];
-        b->row_segment[row] = i;
-        b->row_position[row] = s->position + r;
-        bool wants = s->wants_all_logits || (s->wants_logits && r == s->n_rows - 1);
-        f->row_logits[row] = wants ? b->n_logits : -1;
-        if (wants) {
-            assert(b->n_logits < f->logits_max);
-            b->logit_rows[b->n_logits++] = row;
-        }
+    for (int32_t r = 0; r < s->n_rows; r++) assert(s->tokens[r] >= 0 && s->tokens[r] < f->model->net.vocab);
+    return neap_caches_check_span(&f->caches, s->slot, s->position, s->n_rows);
+}
+
+/* Rows that decode, when they and the rest may go side by side; else 0. */
+static int32_t rows_apart(const neap_forward *f, const neap_segment *segments, int32_t n_segments) {
+    if (!neap_stages_run_together(&f->options, &f->tuning)) return 0;
+    int32_t n = 0, rest = 0;
+    for (int32_t i = 0; i < n_segments; i++) {
+        bool decodes = segments[i].n_rows == 1 && segments[i].position > 0;
+        n += decodes;
+        rest += decodes ? 0 : segments[i].n_rows;
     }
-    b->n_rows += s->n_rows;
-    fill_tiles(b, i);
+    return rest > 0 && n <= f->stages[NEAP_STAGE_FEW].rows_max ? n : 0;
+}
+
+/* Where the logits of the segment's rows will be. */
+static void note_logits(neap_forward *f, const neap_stage *s, int32_t n_rows) {
+    const neap_batch *b = &s->batch;
+    for (int32_t r = 0; r < n_rows; r++) f->row_logits[f->n_rows + r] = NULL;
+    for (int32_t i = b->n_logits; i-- > 0 && b->logit_rows[i] >= b->n_rows - n_rows;)
+        f->row_logits[f->n_rows + b->logit_rows[i] - (b->n_rows - n_rows)] =
+            s->logits + (int64_t)i * f->model->net.vocab;
+    f->n_rows += n_rows;
+}
+
+static neap_status run_stage(neap_forward *f, neap_stage *s) {
+    int32_t n = workers_for(f, s);
+    s->has_run = true;
+    if (f->options.is_eager) return neap_stage_emit(s, f, true, n);
+    bool is_traced = s->trace.times || s->trace.hashes;
+    neap_plan_run(s->plan, f->team, n, is_traced ? &s->trace : NULL);
+    return NEAP_OK;
+}
+
+static void run_together(neap_forward *f, int32_t n) {
+    neap_stage *few = &f->stages[NEAP_STAGE_FEW], *many = &f->stages[NEAP_STAGE_MANY];
+    int32_t first = f->tuning.mixed_workers < n ? f->tuning.mixed_workers : n - 1;
+    few->has_run = many->has_run = true;
+    bool is_traced = few->trace.times || few->trace.hashes;
+    neap_plan_run_both(few->plan, many->plan, f->team, n, first, is_traced ? &few->trace : NULL,
+                       is_traced ? &many->trace : NULL);
 }
 
 neap_status neap_forward_run(neap_forward *f, const neap_segment *segments, int32_t n_segments) {
     NEAP_CHECK(n_segments >= 1 && n_segments <= f->seqs_max, NEAP_INTERNAL, "step: %d segments, at most %d", n_segments,
                f->seqs_max);
+    neap_stage *few = &f->stages[NEAP_STAGE_FEW], *many = &f->stages[NEAP_STAGE_MANY];
     int poison = neap_memory_poison_byte(); /* nothing in the work region outlives a step */
-    if (poison >= 0) memset(f->work, poison, f->work_bytes);
-    f->batch.n_rows = f->batch.n_segments = f->batch.n_logits = f->batch.n_tiles = 0;
-    for (int32_t i = 0; i < n_segments; i++) {
-        const neap_segment *s = &segments[i];
-        NEAP_TRY(neap_caches_check_span(&f->caches, s->slot, s->position, s->n_rows));
-        fill_segment(f, s);
+    int32_t n_rows = 0;
+    for (int i = 0; i < NEAP_STAGES; i++) {
+        neap_stage_clear(&f->stages[i]);
+        if (poison >= 0 && f->stages[i].rows_max) memset(f->stages[i].work, poison, f->stages[i].region_bytes);
     }
-    neap_plan_run(f->plan, f->team);
+    for (int32_t i = 0; i < n_segments; i++) {
+        NEAP_TRY(check_segment(f, &segments[i]));
+        n_rows += segments[i].n_rows;
+    }
+    int32_t n_workers = workers_for(f, many);
+    bool apart = n_workers > 1 && rows_apart(f, segments, n_segments) > 0;
+    neap_stage *all = n_rows <= few->rows_max ? few : many;
+    f->n_rows = 0;
+    for (int32_t i = 0; i < n_segments; i++) {
+        bool decodes = segments[i].n_rows == 1 && segments[i].position > 0;
+        neap_stage *s = apart && decodes ? few : apart ? many : all;
+        neap_stage_add(s, &segments[i], f->tuning.tile_rows);
+        note_logits(f, s, segments[i].n_rows);
+    }
+    f->n_steps++;
+    if (!apart) return run_stage(f, all);
+    run_together(f, n_workers);
     return NEAP_OK;
 }
 
-float *neap_forward_logits(neap_forward *f, int32_t r) {
-    if (r < 0 || r >= f->batch.n_rows || f->row_logits[r] < 0) return NULL;
-    return f->logits + (int64_t)f->row_logits[r] * f->model->net.vocab;
+float *neap_forward_logits(neap_forward *f, int32_t r) { return r < 0 || r >= f->n_rows ? NULL : f->row_logits[r]; }
+
+uint64_t neap_forward_emissions(const neap_forward *f) { return f->n_emissions; }
+
+static void show_stage(const neap_forward *f, const neap_stage *s, neap_trace_fn fn, void *user) {
+    const neap_op_time none = {0, 0};
+    int32_t n_workers = neap_team_size(f->team);
+    for (int32_t i = 0; i < s->n_ops; i++) {
+        for (int32_t w = 0; w < n_workers; w++) {
+            neap_op_record r = {.struct_size = sizeof r, .op = i, .worker = w, .n_workers = n_workers, .layer = -1};
+            const neap_op_time *t = s->trace.times ? &s->trace.times[(int64_t)i * n_workers + w] : &none;
+            const neap_op *op = neap_plan_at(s->plan, i);
+            r.name = op->name;
+            r.layer = op->layer;
+            r.stream = op->stream;
+            r.phase = neap_plan_phase_of(s->plan, i);
+            r.begin_ns = t->begin_ns;
+            r.end_ns = t->end_ns;
+            r.hash = s->trace.hashes ? s->trace.hashes[i] : 0;
+            fn(user, &r);
+        }
+    }
+}
+
+void neap_forward_trace(const neap_forward *f, neap_trace_fn fn, void *user) {
+    for (int i = 0; i < NEAP_STAGES; i++)
+        if (f->stages[i].has_run) show_stage(f, &f->stages[i], fn, user);
 }

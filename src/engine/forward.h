@@ -11,12 +11,16 @@
 typedef struct neap_forward neap_forward;
 
 typedef struct neap_forward_options {
-    int32_t n_threads, seqs_max, context_max, batch_tokens_max;
+    int32_t n_threads, n_threads_batch; /* of the few and the many class; the latter 0 = n_threads */
+    int32_t seqs_max, context_max, batch_tokens_max;
     int64_t cache_tokens_max; /* rounded up to pages of 64 per sequence */
-    bool enable_taps;
+    bool enable_taps, enable_trace, enable_hash;
+    bool is_eager;                         /* no captured plans: every step emits its ops and runs them one by one */
+    bool oversubscribe;                    /* all threads run, even where fewer CPUs may be used */
     bool keeps_all;                        /* tests: no buffer of the step shares memory with another */
     neap_row_kind latent_kind, index_kind; /* of the caches */
     neap_x_form act, moe_act;              /* inputs of products: all but routed experts, routed experts */
+    const neap_tuning *tuning;             /* borrowed during calls; NULL = the defaults */
 } neap_forward_options;
 
 typedef struct neap_segment {
@@ -49,6 +53,10 @@ int64_t neap_forward_cache_total(const neap_forward *f); /* tokens */
 NEAP_MUST_CHECK neap_status neap_forward_run(neap_forward *f, const neap_segment *segments, int32_t n_segments);
 /* Logits [vocab] of a row of the last step (r counts rows over all segments); NULL if it was not asked for. */
 float *neap_forward_logits(neap_forward *f, int32_t r);
+/* Records of the last step; needs enable_trace. */
+void neap_forward_trace(const neap_forward *f, neap_trace_fn fn, void *user);
+/* How often ops were emitted so far: once per class at creation, and once per step where there are no plans. */
+uint64_t neap_forward_emissions(const neap_forward *f);
 /* Shows cache.* of a slot that holds n_tokens positions. */
 NEAP_MUST_CHECK neap_status neap_forward_caches(neap_forward *f, int32_t slot, int64_t n_tokens, neap_tap_fn tap,
                                                 void *user);

@@ -126,7 +126,7 @@ static void measure(job *j, neap_limits *out) {
         j->turn = 0;
         j->round = 0;
         j->start = now();
-        neap_team_run(j->team, run, j);
+        neap_team_run(j->team, neap_team_size(j->team), run, j);
     }
     out->read_bytes = j->best[0];
     out->multiply_adds = j->best[1];
@@ -169,7 +169,7 @@ neap_status neap_measure_limits(const char *cpu, int32_t n_threads, double secon
     j.workers = p;
     NEAP_TRY_GOTO(neap_arena_alloc_raw(arena, bytes, &p));
     j.memory = p;
-    NEAP_TRY_GOTO(neap_team_create(&j.team, n));
+    NEAP_TRY_GOTO(neap_team_create(&j.team, n, NEAP_PIN_NONE));
     measure(&j, &l);
     neap_team_destroy(j.team);
     memcpy(out, &l, size);

@@ -48,6 +48,24 @@ static const neap_field engine_fields[] = {
     FIELD(neap_engine_options, index_type, FIELD_I32, 0, NEAP_INDEX_MXFP8, NEAP_INDEX_DEFAULT),
     FIELD(neap_engine_options, act_type, FIELD_I32, 0, NEAP_ACT_INT8, NEAP_ACT_DEFAULT),
     FIELD(neap_engine_options, moe_act_type, FIELD_I32, 0, NEAP_ACT_INT8, NEAP_ACT_DEFAULT),
+    FIELD(neap_engine_options, n_threads_batch, FIELD_I32, 0, 1024, 0),
+    FIELD(neap_engine_options, oversubscribe, FIELD_I32, 0, 1, 0),
+    FIELD(neap_engine_options, plan, FIELD_I32, 0, NEAP_PLAN_EAGER, NEAP_PLAN_DEFAULT),
+    FIELD(neap_engine_options, enable_trace, FIELD_I32, 0, 1, 0),
+    FIELD(neap_engine_options, enable_hash, FIELD_I32, 0, 1, 0),
+};
+
+#define USES (NEAP_USE_INDEX | NEAP_USE_SHARED | NEAP_USE_MIXED)
+static const neap_field tuning_fields[] = {
+    FIELD(neap_tuning, few_rows, FIELD_I32, 0, 8, 8),
+    FIELD(neap_tuning, tile_rows, FIELD_I32, 1, 8, 8),
+    FIELD(neap_tuning, prefetch_kib, FIELD_I32, 0, 65536, 0),
+    FIELD(neap_tuning, mixed_workers, FIELD_I32, 1, 1023, 1),
+    FIELD(neap_tuning, beside, FIELD_I32, 0, USES, NEAP_USE_INDEX | NEAP_USE_SHARED),
+    FIELD(neap_tuning, streams, FIELD_I32, 0, USES, 0),
+    FIELD(neap_tuning, pinning, FIELD_I32, 0, NEAP_PIN_STAY, NEAP_PIN_DEFAULT),
+    FIELD(neap_tuning, n_threads, FIELD_I32, 0, 1024, 0),
+    FIELD(neap_tuning, n_threads_batch, FIELD_I32, 0, 1024, 0),
 };
 
 static const neap_field request_fields[] = {
@@ -131,6 +149,12 @@ void neap_engine_options_init(neap_engine_options *o) {
     set_defaults(o, engine_fields, COUNT(engine_fields));
 }
 
+void neap_tuning_init(neap_tuning *t) {
+    if (t == NULL) return;
+    *t = (neap_tuning){.struct_size = sizeof *t};
+    set_defaults(t, tuning_fields, COUNT(tuning_fields));
+}
+
 void neap_request_init(neap_request *r) {
     if (r == NULL) return;
     *r = (neap_request){.struct_size = sizeof *r};
@@ -153,6 +177,15 @@ neap_status neap_engine_options_take(neap_engine_options *out, const neap_engine
     if (in == NULL) return NEAP_OK;
     NEAP_TRY(take_struct(out, sizeof *out, in, in->struct_size, "engine options"));
     return check_ranges(out, engine_fields, COUNT(engine_fields));
+}
+
+neap_status neap_tuning_take(neap_tuning *out, const neap_tuning *in) {
+    neap_tuning t;
+    neap_tuning_init(&t);
+    if (in != NULL) NEAP_TRY(take_struct(&t, sizeof t, in, in->struct_size, "tuning"));
+    NEAP_TRY(check_ranges(&t, tuning_fields, COUNT(tuning_fields)));
+    *out = t; /* in may be out */
+    return NEAP_OK;
 }
 
 static neap_status check_tokens(const int32_t *tokens, size_t n, int32_t vocab, const char *what) {

@@ -19,6 +19,7 @@ typedef struct neap_request_limits {
 
 /* Takes options of any known struct_size (NULL: the defaults) and checks every range. */
 NEAP_MUST_CHECK neap_status neap_engine_options_take(neap_engine_options *out, const neap_engine_options *in);
+NEAP_MUST_CHECK neap_status neap_tuning_take(neap_tuning *out, const neap_tuning *in);
 /* The same for a request, with all cross-checks. max_tokens comes out clamped to the context. */
 NEAP_MUST_CHECK neap_status neap_request_take(neap_request *out, const neap_request *in,
                                               const neap_request_limits *limits);

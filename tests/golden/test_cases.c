@@ -30,7 +30,8 @@ static void other_slots_stay_untouched(void **state) {
         neap_forward *f;
         snprintf(path, sizeof path, "%s/golden/models/%s", NEAP_TEST_DATA, names[m]);
         if (neap_model_open(&model, path, NULL) != NEAP_OK) fail_msg("%s", neap_last_error());
-        const neap_forward_options o = {.n_threads = 2, .seqs_max = 3, .context_max = 128, .batch_tokens_max = 8};
+        const neap_forward_options o = {
+            .n_threads = 2, .oversubscribe = true, .seqs_max = 3, .context_max = 128, .batch_tokens_max = 8};
         assert_int_equal(neap_forward_create(&f, model, &o), NEAP_OK);
         int32_t slots[3];
         for (int i = 0; i < 3; i++) assert_int_equal(neap_forward_open(f, 128, &slots[i]), NEAP_OK);

@@ -21,6 +21,7 @@ static neap_model *open_golden(const char *name) {
 static neap_forward *open_forward(const neap_model *m, int32_t seqs_max, int32_t context, int32_t rows) {
     neap_forward *f = NULL;
     const neap_forward_options o = {.n_threads = 1,
+                                    .oversubscribe = true,
                                     .seqs_max = seqs_max,
                                     .context_max = context,
                                     .batch_tokens_max = rows,

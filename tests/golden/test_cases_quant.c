@@ -31,6 +31,7 @@ static int32_t *read_texts(const neap_model *m) {
 /* Logits of all tokens: every turn continues the cache that the turns before have left. */
 static float *teach(const neap_model *m, const int32_t *tokens, neap_row_kind latent, neap_row_kind index) {
     const neap_forward_options o = {.n_threads = 2,
+                                    .oversubscribe = true,
                                     .seqs_max = 1,
                                     .context_max = TOKENS,
                                     .batch_tokens_max = CHUNK,

@@ -35,6 +35,7 @@ static int32_t context_max = 512;
 static neap_forward *open_forward(const neap_model *m, int32_t seqs_max, int32_t rows, int32_t n_threads) {
     neap_forward *f = NULL;
     const neap_forward_options o = {.n_threads = n_threads,
+                                    .oversubscribe = true,
                                     .seqs_max = seqs_max,
                                     .context_max = context_max,
                                     .batch_tokens_max = rows,

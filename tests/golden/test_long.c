@@ -65,8 +65,12 @@ static double median(const double *x, int32_t n) {
 static void run_text(const char *name, double limit) {
     long_text t = open_text(name);
     neap_forward *f;
-    const neap_forward_options o = {
-        .n_threads = 2, .seqs_max = 1, .context_max = t.n, .batch_tokens_max = 100, .enable_taps = true};
+    const neap_forward_options o = {.n_threads = 2,
+                                    .oversubscribe = true,
+                                    .seqs_max = 1,
+                                    .context_max = t.n,
+                                    .batch_tokens_max = 100,
+                                    .enable_taps = true};
     assert_int_equal(neap_forward_create(&f, t.model, &o), NEAP_OK);
     int32_t slot, vocab = t.model->net.vocab;
     assert_int_equal(neap_forward_open(f, t.n, &slot), NEAP_OK);

@@ -25,6 +25,7 @@ static const struct {
 static neap_forward *open_forward(const neap_model *m, int format, bool keeps_all) {
     neap_forward *f = NULL;
     const neap_forward_options o = {.n_threads = 2,
+                                    .oversubscribe = true,
                                     .seqs_max = 2,
                                     .context_max = CTX,
                                     .batch_tokens_max = ROWS,

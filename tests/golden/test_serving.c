@@ -38,6 +38,7 @@ static neap_engine *open_engine(const neap_model *m, int32_t seqs_max, int32_t b
     neap_engine_options o;
     neap_engine_options_init(&o);
     o.n_threads = n_threads;
+    o.oversubscribe = 1;
     o.seqs_max = seqs_max;
     o.context_max = CTX;
     o.batch_tokens_max = batch;

@@ -68,6 +68,13 @@ neap_status neap_forward_memory(const neap_model *m, const neap_forward_options 
     return NEAP_OK;
 }
 
+uint64_t neap_forward_emissions(const neap_forward *f) {
+    (void)f;
+    return 0;
+}
+
+void neap_forward_trace(const neap_forward *f, neap_trace_fn fn, void *user) { (void)f, (void)fn, (void)user; }
+
 void neap_forward_row_bytes(const neap_model *m, const neap_forward_options *o, uint64_t *latent, uint64_t *index) {
     (void)m;
     *latent = 2 * (o->latent_kind == NEAP_ROWS_F32 ? 4 : 2);
