@@ -191,9 +191,12 @@ static void copy_pools(neap_forward *to, const neap_forward *from) {
 
 /* The hook did reach the buffers of the step: those of the logits, for one. */
 static void check_hook(const neap_forward *f, int pattern) {
-    const unsigned char *p = (const unsigned char *)f->logits;
-    for (int64_t i = 0; i < (int64_t)f->logits_max * f->model->net.vocab * 4; i++)
-        if (p[i] != pattern) fail_msg("byte %lld of the logits is %02x", (long long)i, p[i]);
+    for (int k = 0; k < NEAP_STAGES; k++) {
+        const neap_stage *stage = &f->stages[k];
+        const unsigned char *p = (const unsigned char *)stage->logits;
+        for (int64_t i = 0; i < (int64_t)stage->logits_max * f->model->net.vocab * 4; i++)
+            if (p[i] != pattern) fail_msg("byte %lld of the logits is %02x", (long long)i, p[i]);
+    }
 }
 
 static void first_steps(int format) {
