@@ -211,10 +211,11 @@ static int32_t workers_for(neap_forward *f, const neap_stage *s) {
 }
 
 static neap_status check_segment(neap_forward *f, const neap_segment *s) {
+    NEAP_TRY(neap_caches_check_span(&f->caches, s->slot, s->position, s->n_rows));
     assert(s->slot >= 0 && s->slot < f->seqs_max);
     assert(s->position + s->n_rows <= (int64_t)f->caches.slot_pages[s->slot] * NEAP_PAGE_ROWS);
     for (int32_t r = 0; r < s->n_rows; r++) assert(s->tokens[r] >= 0 && s->tokens[r] < f->model->net.vocab);
-    return neap_caches_check_span(&f->caches, s->slot, s->position, s->n_rows);
+    return NEAP_OK;
 }
 
 /* Rows that decode, when they and the rest may go side by side; else 0. */
