@@ -132,6 +132,24 @@ int32_t neap_cores_physical(void) {
     return n < 1 ? 1 : n;
 }
 
+int32_t neap_cores_usable(void) {
+    int32_t n = neap_cores_affinity(), quota = neap_cores_quota("/proc/self/cgroup", "/sys/fs/cgroup");
+    return quota > 0 && quota < n ? quota : n;
+}
+
+int32_t neap_cores_order(const char *sys, int32_t *cpus, int32_t capacity) {
+    (void)sys, (void)cpus, (void)capacity;
+    return 0;
+}
+int32_t neap_cores_nodes(const char *sys) {
+    (void)sys;
+    return 1;
+}
+int32_t neap_cores_node_of(const char *sys, int32_t cpu) {
+    (void)sys, (void)cpu;
+    return 0;
+}
+
 int32_t neap_default_threads(void) {
     int32_t n = neap_cores_affinity(), physical = neap_cores_physical();
     int32_t quota = neap_cores_quota("/proc/self/cgroup", "/sys/fs/cgroup");

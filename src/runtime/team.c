@@ -23,6 +23,7 @@
  * Memory order: arrivals are acq_rel on one counter, the release of `phase` publishes them to all waiters. */
 #include "runtime/team.h"
 
+#include <assert.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -49,17 +50,18 @@ typedef struct gate {
 } gate;
 
 typedef struct member {
+    gate start; /* raised once per job of this worker */
     neap_team *team;
     int32_t worker;
     pthread_t thread;
 } member;
 
 struct neap_team {
-    gate epoch; /* raised once per job */
     gate phase; /* raised once per barrier */
     _Alignas(64) _Atomic int32_t arrived;
     int32_t n_threads, n_started;
-    neap_team_fn fn; /* written before epoch is raised */
+    int32_t n_workers; /* of the job; this and the next three are written before the workers' gates are raised */
+    neap_team_fn fn;
     void *arg;
     bool is_ending;
     neap_arena *arena; /* holds this struct: 64-byte alignment */
@@ -115,9 +117,10 @@ static void gate_raise(gate *g) {
 }
 
 void neap_team_barrier(neap_team *t) {
-    if (t->n_threads == 1) return;
+    const int32_t n = t->n_workers; /* read before arriving: the next job may begin when all have arrived */
+    if (n == 1) return;
     uint32_t seen = atomic_load_explicit(&t->phase.value, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&t->arrived, 1, memory_order_acq_rel) == t->n_threads - 1) {
+    if (atomic_fetch_add_explicit(&t->arrived, 1, memory_order_acq_rel) == n - 1) {
         atomic_store_explicit(&t->arrived, 0, memory_order_relaxed);
         gate_raise(&t->phase);
     } else {
@@ -126,11 +129,11 @@ void neap_team_barrier(neap_team *t) {
 }
 
 static void *worker_main(void *p) {
-    const member *m = p;
+    member *m = p;
     neap_team *t = m->team;
     uint32_t seen = 0;
     for (;;) {
-        gate_wait(&t->epoch, seen);
+        gate_wait(&m->start, seen);
         seen++;
         if (t->is_ending) return NULL;
         t->fn(t->arg, m->worker);
@@ -138,20 +141,19 @@ static void *worker_main(void *p) {
     }
 }
 
-static void start_job(neap_team *t, neap_team_fn fn, void *arg) {
+void neap_team_run(neap_team *t, int32_t n_workers, neap_team_fn fn, void *arg) {
+    assert(n_workers >= 1 && n_workers <= t->n_threads);
     t->fn = fn;
     t->arg = arg;
-    gate_raise(&t->epoch);
-}
-
-void neap_team_run(neap_team *t, neap_team_fn fn, void *arg) {
-    if (t->n_threads > 1) start_job(t, fn, arg);
+    t->n_workers = n_workers;
+    for (int32_t i = 1; i < n_workers; i++) gate_raise(&t->members[i].start);
     fn(arg, 0);
     neap_team_barrier(t);
 }
 
-neap_status neap_team_create(neap_team **out, int32_t n_threads) {
+neap_status neap_team_create(neap_team **out, int32_t n_threads, neap_pin pin) {
     *out = NULL;
+    (void)pin;
     NEAP_CHECK(n_threads >= 1 && n_threads <= NEAP_TEAM_MAX, NEAP_INVALID_ARGUMENT, "threads: %d is outside 1 .. %d",
                n_threads, NEAP_TEAM_MAX);
     neap_arena *arena;
@@ -165,8 +167,9 @@ neap_status neap_team_create(neap_team **out, int32_t n_threads) {
     neap_team *t = p;
     t->arena = arena;
     t->n_threads = n_threads;
-    t->epoch.trust = t->phase.trust = TRUST_MAX;
+    t->phase.trust = TRUST_MAX;
     for (int32_t i = 1; i < n_threads; i++) {
+        t->members[i].start.trust = TRUST_MAX;
         t->members[i].team = t;
         t->members[i].worker = i;
         if (pthread_create(&t->members[i].thread, NULL, worker_main, &t->members[i]) != 0) {
@@ -182,7 +185,7 @@ neap_status neap_team_create(neap_team **out, int32_t n_threads) {
 void neap_team_destroy(neap_team *t) {
     if (!t) return;
     t->is_ending = true;
-    gate_raise(&t->epoch);
+    for (int32_t i = 1; i <= t->n_started; i++) gate_raise(&t->members[i].start);
     for (int32_t i = 1; i <= t->n_started; i++) pthread_join(t->members[i].thread, NULL);
     neap_arena_destroy(t->arena);
 }

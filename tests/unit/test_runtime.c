@@ -43,9 +43,9 @@ static void relay_job(void *arg, int32_t worker) {
 static void team_barrier_orders_phases(void **state) {
     (void)state;
     relay r = {0};
-    assert_int_equal(neap_team_create(&r.team, THREADS), NEAP_OK);
-    neap_team_run(r.team, relay_job, &r);
-    neap_team_run(r.team, relay_job, &r);
+    assert_int_equal(neap_team_create(&r.team, THREADS, NEAP_PIN_NONE), NEAP_OK);
+    neap_team_run(r.team, neap_team_size(r.team), relay_job, &r);
+    neap_team_run(r.team, neap_team_size(r.team), relay_job, &r);
     int64_t want = 0;
     for (int i = 0; i < ROUNDS; i++) want += (int64_t)i * (1 + 2 + 3 + 4);
     for (int w = 0; w < THREADS; w++) assert_int_equal(r.sums[w], 2 * want);
@@ -59,15 +59,15 @@ static void team_runs_every_worker_once(void **state) {
     for (int n = 1; n <= THREADS; n++) {
         neap_team *t;
         int hits[THREADS] = {0};
-        assert_int_equal(neap_team_create(&t, n), NEAP_OK);
+        assert_int_equal(neap_team_create(&t, n, NEAP_PIN_NONE), NEAP_OK);
         assert_int_equal(neap_team_size(t), n);
-        for (int i = 0; i < 300; i++) neap_team_run(t, count_job, hits);
+        for (int i = 0; i < 300; i++) neap_team_run(t, neap_team_size(t), count_job, hits);
         for (int w = 0; w < THREADS; w++) assert_int_equal(hits[w], w < n ? 300 : 0);
         neap_team_destroy(t);
     }
     neap_team *t;
-    assert_int_equal(neap_team_create(&t, 0), NEAP_INVALID_ARGUMENT);
-    assert_int_equal(neap_team_create(&t, NEAP_TEAM_MAX + 1), NEAP_INVALID_ARGUMENT);
+    assert_int_equal(neap_team_create(&t, 0, NEAP_PIN_NONE), NEAP_INVALID_ARGUMENT);
+    assert_int_equal(neap_team_create(&t, NEAP_TEAM_MAX + 1, NEAP_PIN_NONE), NEAP_INVALID_ARGUMENT);
     neap_team_destroy(NULL);
 }
 
@@ -96,9 +96,9 @@ static void team_shares_one_core(void **state) {
         if (CPU_ISSET(c, &all)) CPU_SET(c, &one);
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0); /* the workers inherit it */
     neap_team *t;
-    assert_int_equal(neap_team_create(&t, 2), NEAP_OK);
+    assert_int_equal(neap_team_create(&t, 2, NEAP_PIN_NONE), NEAP_OK);
     const double begin = processor_us();
-    neap_team_run(t, pass_phases, t);
+    neap_team_run(t, neap_team_size(t), pass_phases, t);
     const double took = (processor_us() - begin) / SHARED_PHASES;
     neap_team_destroy(t);
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
@@ -133,12 +133,14 @@ static void single_tasks_stay_with_the_caller(void **state) {
     assert_int_equal(neap_arena_create(&a, "test"), NEAP_OK);
     assert_int_equal(neap_plan_create(&p, a, 1), NEAP_OK);
     fill one = {1, &who, NULL};
-    neap_plan_add(p, &(neap_op){"one", -1, false, fill_count, note_run, &one});
+    neap_plan_add(
+        p,
+        &(neap_op){.name = "one", .layer = -1, .is_beside = false, .count = fill_count, .run = note_run, .args = &one});
     for (int threads = 1; threads <= THREADS; threads++) {
         neap_team *t;
-        assert_int_equal(neap_team_create(&t, threads), NEAP_OK);
+        assert_int_equal(neap_team_create(&t, threads, NEAP_PIN_NONE), NEAP_OK);
         who = -1;
-        neap_plan_run(p, t);
+        neap_plan_run(p, t, neap_team_size(t), NULL);
         assert_int_equal(who, 0);
         neap_team_destroy(t);
     }
@@ -153,20 +155,21 @@ static void plan_replays_in_order(void **state) {
     assert_int_equal(neap_plan_create(&p, a, 8), NEAP_OK);
     static int32_t x[1001], y[1001], z[1001], beside[7];
     fill fx = {1001, x, NULL}, fy = {1001, y, x}, fz = {1001, z, y}, fb = {7, beside, NULL};
-    neap_op ops[] = {{"x", -1, false, fill_count, fill_run, &fx},
-                     {"beside", -1, true, fill_count, fill_run, &fb},
-                     {"y", -1, false, fill_count, fill_run, &fy},
-                     {"z", -1, false, fill_count, fill_run, &fz}};
+    neap_op ops[] = {
+        {.name = "x", .layer = -1, .is_beside = false, .count = fill_count, .run = fill_run, .args = &fx},
+        {.name = "beside", .layer = -1, .is_beside = true, .count = fill_count, .run = fill_run, .args = &fb},
+        {.name = "y", .layer = -1, .is_beside = false, .count = fill_count, .run = fill_run, .args = &fy},
+        {.name = "z", .layer = -1, .is_beside = false, .count = fill_count, .run = fill_run, .args = &fz}};
     for (int i = 0; i < 4; i++) neap_plan_add(p, &ops[i]);
     assert_int_equal(neap_plan_ops(p), 4);
     assert_int_equal(neap_plan_phases(p), 3);
     for (int threads = 1; threads <= 3; threads++) {
         neap_team *t;
-        assert_int_equal(neap_team_create(&t, threads), NEAP_OK);
+        assert_int_equal(neap_team_create(&t, threads, NEAP_PIN_NONE), NEAP_OK);
         uint64_t calls = neap_alloc_calls();
         for (int round = 0; round < 50; round++) {
             memset(z, 0, sizeof z);
-            neap_plan_run(p, t);
+            neap_plan_run(p, t, neap_team_size(t), NULL);
             for (int i = 0; i < 1001; i++) assert_int_equal(z[i], i + 2);
             for (int i = 0; i < 7; i++) assert_int_equal(beside[i], i);
         }
@@ -175,8 +178,8 @@ static void plan_replays_in_order(void **state) {
     }
     fx.n = fy.n = fz.n = 0; /* an empty step is a step */
     neap_team *t;
-    assert_int_equal(neap_team_create(&t, 2), NEAP_OK);
-    neap_plan_run(p, t);
+    assert_int_equal(neap_team_create(&t, 2, NEAP_PIN_NONE), NEAP_OK);
+    neap_plan_run(p, t, neap_team_size(t), NULL);
     neap_team_destroy(t);
     neap_arena_destroy(a);
 }
