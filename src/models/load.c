@@ -202,7 +202,8 @@ neap_status neap_model_open(neap_model **out, const char *path, const neap_model
     neap_checkpoint *c = NULL;
     neap_matches t;
     NEAP_TRY(neap_model_open_headers(&m, &c, &t, path, &o));
-    neap_status status = o.describe_only ? NEAP_OK : load_weights(m, c, &t, &o);
+    neap_status status = neap_match_set_shapes(m, &t);
+    if (status == NEAP_OK && !o.describe_only) status = load_weights(m, c, &t, &o);
     neap_matches_free(&t);
     neap_checkpoint_close(c);
     if (status != NEAP_OK) {

@@ -296,6 +296,13 @@ void neap_match_shape(neap_matrix *m, const neap_want *want, const neap_match *m
         neap_matrix_shape(m, kind, want->n, want->k);
 }
 
+/* Heads of kv_b are decoded unless they are BF16. */
+static void shape_heads(neap_matrix *k_up, neap_matrix *v_up, const neap_mla_spec *s, const neap_match *match) {
+    neap_matrix_kind kind = match->data->dtype == NEAP_DTYPE_BF16 ? NEAP_MATRIX_BF16 : NEAP_MATRIX_F32;
+    neap_matrix_shape(k_up, kind, s->kv_lora, s->d_nope);
+    neap_matrix_shape(v_up, kind, s->d_v, s->kv_lora);
+}
+
 static uint64_t round64(uint64_t n) { return (n + 63) & ~(uint64_t)63; }
 
 uint64_t neap_match_bytes(const neap_want *want, const neap_match *match) {
@@ -308,12 +315,10 @@ uint64_t neap_match_bytes(const neap_want *want, const neap_match *match) {
         return round64(neap_matrix_panel_bytes(&t)) + round64((uint64_t)neap_matrix_scale_count(&t) * sizeof(float));
     }
     if (want->kind == NEAP_WANT_KV_B) {
-        const neap_mla_spec *s = want->mla_spec;
-        neap_matrix_kind kind = match->data->dtype == NEAP_DTYPE_BF16 ? NEAP_MATRIX_BF16 : NEAP_MATRIX_F32;
-        neap_matrix_shape(&t, kind, s->kv_lora, s->d_nope);
-        uint64_t bytes = round64(neap_matrix_panel_bytes(&t));
-        neap_matrix_shape(&t, kind, s->d_v, s->kv_lora);
-        return (bytes + round64(neap_matrix_panel_bytes(&t))) * (uint64_t)s->n_heads;
+        neap_matrix v = t;
+        shape_heads(&t, &v, want->mla_spec, match);
+        uint64_t bytes = round64(neap_matrix_panel_bytes(&t)) + round64(neap_matrix_panel_bytes(&v));
+        return bytes * (uint64_t)want->mla_spec->n_heads;
     }
     return round64((uint64_t)(want->n * want->k) * sizeof(float));
 }
@@ -483,6 +488,31 @@ neap_status neap_match_all(neap_matches *out, neap_model *m, const neap_checkpoi
     neap_mem_free(w);
     if (status != NEAP_OK) neap_matches_free(out);
     return status;
+}
+
+typedef struct shaper {
+    const neap_matches *matches;
+    int64_t i;
+} shaper;
+
+static bool set_shape(void *user, const neap_want *want) {
+    shaper *s = user;
+    const neap_match *match = &s->matches->items[s->i++];
+    if (match->data == NULL) return true; /* optional */
+    if (want->kind == NEAP_WANT_MATRIX) neap_match_shape(want->to.matrix, want, match);
+    if (want->kind == NEAP_WANT_KV_B) {
+        neap_matrix *k_up = (neap_matrix *)want->mla->k_up, *v_up = (neap_matrix *)want->mla->v_up;
+        for (int32_t h = 0; h < want->mla_spec->n_heads; h++) shape_heads(&k_up[h], &v_up[h], want->mla_spec, match);
+    }
+    return true;
+}
+
+neap_status neap_match_set_shapes(neap_model *m, const neap_matches *t) {
+    shaper s = {.matches = t};
+    NEAP_TRY(neap_weights_make_arrays(m));
+    (void)neap_weights_visit(m, &t->names, set_shape, &s);
+    if (m->is_tied) m->net.head = m->net.embed;
+    return NEAP_OK;
 }
 
 void neap_matches_free(neap_matches *t) {

@@ -35,6 +35,9 @@ NEAP_MUST_CHECK neap_status neap_model_open_headers(neap_model **out, neap_check
 neap_matrix_kind neap_match_kind(neap_dtype dtype);
 /* The matrix in memory of a MATRIX want, without its data. */
 void neap_match_shape(neap_matrix *m, const neap_want *want, const neap_match *match);
+/* Makes the arrays of experts and heads and gives every matrix of m->net its shape; data stay NULL. Sizes, work and
+ * plans are computed from shapes alone, so this is all that a describe_only model needs. */
+NEAP_MUST_CHECK neap_status neap_match_set_shapes(neap_model *m, const neap_matches *t);
 /* Bytes that one want takes in its block, rounded up to 64 per array. */
 uint64_t neap_match_bytes(const neap_want *want, const neap_match *match);
 

@@ -1,7 +1,7 @@
 /* From checked tensors to packed weights.
  *
  * Two steps. (1) One walk over the wants claims memory (one block per layer, so that half a million experts do not
- * become half a million mappings), sets the matrices' shapes, reads the small vectors at once and turns the
+ * become half a million mappings), reads the small vectors at once and turns the
  * matrices into jobs of a few MiB: a range of panels, or one head of kv_b. (2) A few threads take jobs in order, read
  * the rows into their own staging buffer and pack them into place. Peak memory is the packed size plus one staging
  * buffer per thread; the file is never mapped. Every job owns its bytes, so the number of threads cannot matter;
@@ -212,7 +212,6 @@ static void need_stage(packer *p, uint64_t bytes) {
 static neap_status take_matrix(packer *p, const neap_want *want, const neap_match *match) {
     if (match->data == NULL) return NEAP_OK; /* optional */
     neap_matrix *m = want->to.matrix;
-    neap_match_shape(m, want, match);
     void *to = NULL;
     NEAP_TRY(claim(p, want->group, neap_matrix_panel_bytes(m), &to));
     m->panels = to;
@@ -235,14 +234,11 @@ static neap_status take_matrix(packer *p, const neap_want *want, const neap_matc
 
 static neap_status take_kv_b(packer *p, const neap_want *want, const neap_match *match) {
     const neap_mla_spec *s = want->mla_spec;
-    neap_matrix_kind kind = match->data->dtype == NEAP_DTYPE_BF16 ? NEAP_MATRIX_BF16 : NEAP_MATRIX_F32;
     neap_matrix *k_up = (neap_matrix *)want->mla->k_up, *v_up = (neap_matrix *)want->mla->v_up;
     for (int64_t h = 0; h < s->n_heads; h++) {
         void *to = NULL;
-        neap_matrix_shape(&k_up[h], kind, s->kv_lora, s->d_nope);
         NEAP_TRY(claim(p, want->group, neap_matrix_panel_bytes(&k_up[h]), &to));
         k_up[h].panels = to;
-        neap_matrix_shape(&v_up[h], kind, s->d_v, s->kv_lora);
         NEAP_TRY(claim(p, want->group, neap_matrix_panel_bytes(&v_up[h]), &to));
         v_up[h].panels = to;
         job *j = add_job(p);
@@ -439,11 +435,8 @@ neap_status neap_pack_all(neap_model *m, const neap_checkpoint *c, const neap_ma
     atomic_init(&p->bytes_done, 0);
     atomic_init(&p->is_stopped, false);
     (void)pthread_mutex_init(&p->lock, NULL);
-    neap_status status = neap_weights_make_arrays(m);
-    if (status == NEAP_OK) {
-        (void)neap_weights_visit(m, &matches->names, visit, p);
-        status = p->status;
-    }
+    (void)neap_weights_visit(m, &matches->names, visit, p);
+    neap_status status = p->status;
     if (status == NEAP_OK) status = run_jobs(p);
     if (status == NEAP_OK) {
         share_head(&m->net, m->is_tied);

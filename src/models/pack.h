@@ -11,7 +11,7 @@ typedef struct neap_pack_options {
     void *progress_user;
 } neap_pack_options;
 
-/* Fills all weights of m->net. Deterministic: the result does not depend on n_threads. */
+/* Fills all weights of m->net, whose shapes are set. Deterministic: the result does not depend on n_threads. */
 NEAP_MUST_CHECK neap_status neap_pack_all(neap_model *m, const neap_checkpoint *c, const neap_matches *matches,
                                           const neap_pack_options *o);
 
