@@ -1,8 +1,8 @@
-/* Worker team: one futex word starts a job, one barrier word ends each phase of it.
+/* Worker team: gates that threads wait at, meetings made of gates, jobs.
  *
- * Start: the caller raises `epoch`; workers wait on it between jobs.
- * Barrier: `arrived` counts up; the last one resets it and raises `phase`, on which the others wait.
- * A wake call is made only when someone sleeps.
+ * Start: each worker has a gate of its own; the caller raises those of the workers that the job wants.
+ * Meeting: `arrived` counts up; the last one resets it and raises `epoch`, on which the others wait. At the end of a job
+ * only the caller waits. A wake call is made only when someone sleeps.
  *
  * Waiting: spin, then sleep. How long to spin depends on the machine, and nothing tells which one it is. Alone, a
  * long spin ends awake nearly always, while a sleeper's core falls idle and takes 35 us to come back. Where cores
@@ -20,19 +20,23 @@
  *     4 workers on one core                   80 (162)    8.6  (96)    9.9  (94)
  *     4 workers on both cores                 43  (90)     47  (84)     36  (91)
  *
- * Memory order: arrivals are acq_rel on one counter, the release of `phase` publishes them to all waiters. */
+ * Memory order: arrivals are acq_rel on one counter, raising `epoch` publishes them to all waiters. */
 #include "runtime/team.h"
 
 #include <assert.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "runtime/cores.h"
 
 enum {
     SHORT_SPIN = 20,       /* pauses: 0.2 .. 1 us */
@@ -49,17 +53,27 @@ typedef struct gate {
     _Atomic int32_t trust; /* that long spins end awake; a hint, so lost updates do no harm */
 } gate;
 
+typedef struct meeting_point {
+    gate epoch; /* raised when all have arrived */
+    _Alignas(64) _Atomic int32_t arrived;
+} meeting_point;
+
 typedef struct member {
     gate start; /* raised once per job of this worker */
     neap_team *team;
-    int32_t worker;
+    int32_t worker, cpu; /* cpu -1: anywhere */
     pthread_t thread;
 } member;
 
+enum { ALL = NEAP_TEAM_MEETINGS, CPU_SETS = 8 }; /* 8192 CPUs */
+typedef struct cpu_mask {
+    cpu_set_t sets[CPU_SETS];
+} cpu_mask;
+
 struct neap_team {
-    gate phase; /* raised once per barrier */
-    _Alignas(64) _Atomic int32_t arrived;
+    meeting_point meetings[NEAP_TEAM_MEETINGS + 1]; /* the last one: all workers of the job */
     int32_t n_threads, n_started;
+    neap_pin pin;
     int32_t n_workers; /* of the job; this and the next three are written before the workers' gates are raised */
     neap_team_fn fn;
     void *arg;
@@ -116,33 +130,80 @@ static void gate_raise(gate *g) {
     if (atomic_load(&g->sleepers) != 0) syscall(SYS_futex, &g->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-void neap_team_barrier(neap_team *t) {
-    const int32_t n = t->n_workers; /* read before arriving: the next job may begin when all have arrived */
-    if (n == 1) return;
-    uint32_t seen = atomic_load_explicit(&t->phase.value, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&t->arrived, 1, memory_order_acq_rel) == n - 1) {
-        atomic_store_explicit(&t->arrived, 0, memory_order_relaxed);
-        gate_raise(&t->phase);
-    } else {
-        gate_wait(&t->phase, seen);
+/* ---- meetings ---- */
+
+/* True for the one who makes the meeting full, and has raised its epoch. */
+static bool arrive(meeting_point *m, int32_t n) {
+    if (n > 1 && atomic_fetch_add_explicit(&m->arrived, 1, memory_order_acq_rel) < n - 1) return false;
+    if (n > 1) atomic_store_explicit(&m->arrived, 0, memory_order_relaxed);
+    gate_raise(&m->epoch);
+    return true;
+}
+
+static void meet(meeting_point *m, int32_t n) {
+    const uint32_t seen = atomic_load_explicit(&m->epoch.value, memory_order_acquire);
+    if (!arrive(m, n)) gate_wait(&m->epoch, seen);
+}
+
+void neap_team_meet(neap_team *t, int32_t meeting, int32_t n) { meet(&t->meetings[meeting], n); }
+void neap_team_arrive(neap_team *t, int32_t meeting, int32_t n) { (void)arrive(&t->meetings[meeting], n); }
+
+uint32_t neap_team_epoch(const neap_team *t, int32_t meeting) {
+    return atomic_load_explicit(&t->meetings[meeting].epoch.value, memory_order_acquire);
+}
+
+void neap_team_await(neap_team *t, int32_t meeting, uint32_t epoch) {
+    for (;;) {
+        const uint32_t seen = neap_team_epoch(t, meeting);
+        if ((int32_t)(seen - epoch) >= 0) return;
+        gate_wait(&t->meetings[meeting].epoch, seen);
     }
 }
+
+void neap_team_barrier(neap_team *t) {
+    const int32_t n = t->n_workers; /* read before arriving: the next job may begin when all have arrived */
+    if (n > 1) meet(&t->meetings[ALL], n);
+}
+
+/* ---- places ---- */
+
+static bool mask_get(cpu_mask *m) {
+    memset(m, 0, sizeof *m);
+    return sched_getaffinity(0, sizeof *m, m->sets) == 0;
+}
+static bool mask_set(const cpu_mask *m) { return sched_setaffinity(0, sizeof *m, m->sets) == 0; }
+static void mask_of(cpu_mask *m, int32_t cpu) {
+    memset(m, 0, sizeof *m);
+    CPU_SET_S((size_t)cpu, sizeof *m, m->sets);
+}
+
+/* The calling thread goes to the CPU; it may leave at once again unless it stays. */
+static void place(int32_t cpu, bool stays) {
+    cpu_mask before, one;
+    if (cpu < 0 || !mask_get(&before)) return;
+    mask_of(&one, cpu);
+    if (mask_set(&one) && !stays) (void)mask_set(&before);
+}
+
+/* ---- jobs ---- */
 
 static void *worker_main(void *p) {
     member *m = p;
     neap_team *t = m->team;
-    uint32_t seen = 0;
-    for (;;) {
+    char name[16];
+    (void)snprintf(name, sizeof name, "neap-%d", m->worker);
+    (void)pthread_setname_np(pthread_self(), name);
+    place(m->cpu, t->pin == NEAP_PIN_FIXED);
+    for (uint32_t seen = 0;; seen++) {
         gate_wait(&m->start, seen);
-        seen++;
         if (t->is_ending) return NULL;
+        const int32_t n = t->n_workers;
         t->fn(t->arg, m->worker);
-        neap_team_barrier(t);
+        (void)arrive(&t->meetings[ALL], n); /* nobody waits for the others but the caller */
     }
 }
 
-void neap_team_run(neap_team *t, int32_t n_workers, neap_team_fn fn, void *arg) {
-    assert(n_workers >= 1 && n_workers <= t->n_threads);
+static void run_job(neap_team *t, int32_t n_workers, neap_team_fn fn, void *arg) {
     t->fn = fn;
     t->arg = arg;
     t->n_workers = n_workers;
@@ -151,9 +212,63 @@ void neap_team_run(neap_team *t, int32_t n_workers, neap_team_fn fn, void *arg) 
     neap_team_barrier(t);
 }
 
+void neap_team_run(neap_team *t, int32_t n_workers, neap_team_fn fn, void *arg) {
+    assert(n_workers >= 1 && n_workers <= t->n_threads);
+    cpu_mask before, one, after;
+    const int32_t cpu = t->members[0].cpu;
+    if (t->pin != NEAP_PIN_FIXED || cpu < 0 || !mask_get(&before)) {
+        run_job(t, n_workers, fn, arg);
+        return;
+    }
+    mask_of(&one, cpu);
+    const bool is_set = mask_set(&one); /* not when the CPU has gone from what the caller may use */
+    run_job(t, n_workers, fn, arg);
+    /* whoever changed the mask during the job is right */
+    if (is_set && mask_get(&after) && memcmp(&after, &one, sizeof one) == 0) (void)mask_set(&before);
+}
+
+/* ---- create and destroy ---- */
+
+/* Signals that tell of a fault of the thread itself, and the profiler's, stay with it. */
+static int start_thread(member *m) {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGPROF};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&blocked, own[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    const int error = pthread_create(&m->thread, NULL, worker_main, m);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+/* Workers beyond the CPUs begin again at the first. */
+static void choose_cpus(neap_team *t) {
+    int32_t cpus[NEAP_TEAM_MAX];
+    int32_t n = 0;
+    if (t->pin != NEAP_PIN_NONE) n = neap_cores_order("/sys/devices/system", cpus, NEAP_TEAM_MAX);
+    if (n > NEAP_TEAM_MAX) n = NEAP_TEAM_MAX;
+    for (int32_t i = 0; i < t->n_threads; i++) t->members[i].cpu = n > 0 ? cpus[i % n] : -1;
+}
+
+static neap_status start_workers(neap_team *t) {
+    for (int32_t i = 0; i <= NEAP_TEAM_MEETINGS; i++) t->meetings[i].epoch.trust = TRUST_MAX;
+    choose_cpus(t);
+    for (int32_t i = 1; i < t->n_threads; i++) {
+        member *m = &t->members[i];
+        m->start.trust = TRUST_MAX;
+        m->team = t;
+        m->worker = i;
+        const int error = start_thread(m);
+        NEAP_CHECK(error == 0, NEAP_LIMIT, "threads: cannot start worker %d of %d: %s", i + 1, t->n_threads,
+                   strerror(error));
+        t->n_started++;
+    }
+    if (t->pin == NEAP_PIN_SPREAD && t->n_threads > 1) place(t->members[0].cpu, false);
+    return NEAP_OK;
+}
+
 neap_status neap_team_create(neap_team **out, int32_t n_threads, neap_pin pin) {
     *out = NULL;
-    (void)pin;
     NEAP_CHECK(n_threads >= 1 && n_threads <= NEAP_TEAM_MAX, NEAP_INVALID_ARGUMENT, "threads: %d is outside 1 .. %d",
                n_threads, NEAP_TEAM_MAX);
     neap_arena *arena;
@@ -167,16 +282,11 @@ neap_status neap_team_create(neap_team **out, int32_t n_threads, neap_pin pin) {
     neap_team *t = p;
     t->arena = arena;
     t->n_threads = n_threads;
-    t->phase.trust = TRUST_MAX;
-    for (int32_t i = 1; i < n_threads; i++) {
-        t->members[i].start.trust = TRUST_MAX;
-        t->members[i].team = t;
-        t->members[i].worker = i;
-        if (pthread_create(&t->members[i].thread, NULL, worker_main, &t->members[i]) != 0) {
-            neap_team_destroy(t);
-            NEAP_FAIL(NEAP_LIMIT, "threads: cannot start worker %d of %d", i + 1, n_threads);
-        }
-        t->n_started++;
+    t->pin = pin;
+    status = start_workers(t);
+    if (status != NEAP_OK) {
+        neap_team_destroy(t);
+        return status;
     }
     *out = t;
     return NEAP_OK;

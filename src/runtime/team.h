@@ -1,7 +1,8 @@
 /* The worker team: persistent threads that run one function together. Worker 0 is the calling thread.
  *
- * The barrier spins, then sleeps on a futex; it spins long only where that has paid lately, so that a busy or small
- * machine does not burn the time that another worker needs. Between jobs all workers sleep and cost nothing. */
+ * A wait spins, then sleeps on a futex; it spins long only where that has paid lately, so that a busy or small
+ * machine does not burn the time that another worker needs. Between jobs all workers sleep and cost nothing. Signals go
+ * to the program's own threads: workers block all but those that tell of their own faults. */
 #ifndef NEAP_RUNTIME_TEAM_H
 #define NEAP_RUNTIME_TEAM_H
 
@@ -29,5 +30,17 @@ int32_t neap_team_size(const neap_team *t);
 void neap_team_run(neap_team *t, int32_t n_workers, neap_team_fn fn, void *arg);
 /* Inside fn: waits until every worker of the job has arrived; what was written before is visible after. */
 void neap_team_barrier(neap_team *t);
+
+/* Inside fn: meetings of some of the job's workers. Each has an epoch, which counts how often it was full (modulo 2^32)
+ * and for which others can wait. The n of a meeting may change when nobody stands in it. */
+enum { NEAP_TEAM_MEETINGS = 16 };
+/* Waits until n workers have arrived. */
+void neap_team_meet(neap_team *t, int32_t meeting, int32_t n);
+/* Arrives, and does not wait. */
+void neap_team_arrive(neap_team *t, int32_t meeting, int32_t n);
+/* Waits until the epoch has come to `epoch`; what was written before that is visible after. */
+void neap_team_await(neap_team *t, int32_t meeting, uint32_t epoch);
+/* Also between jobs. */
+uint32_t neap_team_epoch(const neap_team *t, int32_t meeting);
 
 #endif
