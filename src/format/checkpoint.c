@@ -17,11 +17,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "format/digest.h"
 #include "format/file.h"
 #include "format/shard_index.h"
 
@@ -37,6 +39,7 @@ typedef struct shard {
     neap_stored_tensor *tensors; /* [n] in file order */
     int64_t n;
     int64_t first; /* global number of tensors[0] */
+    atomic_ullong digest;
 } shard;
 
 struct neap_checkpoint {
@@ -44,6 +47,7 @@ struct neap_checkpoint {
     int32_t n_shards;
     int64_t n_tensors;
     uint64_t bytes;
+    bool is_digested;
     neap_names names; /* tensor -> global number */
 };
 
@@ -121,6 +125,7 @@ static neap_status add_shard(neap_checkpoint *c, int dir_fd, const char *dir, co
     int32_t number = c->n_shards;
     shard *s = &c->shards[number];
     *s = (shard){.fd = -1};
+    atomic_init(&s->digest, 0);
     NEAP_TRY(join(&s->name, dir, path, n_path));
     c->n_shards++; /* from here on close() cleans up */
     const char *slash = strrchr(s->name, '/');
@@ -364,11 +369,42 @@ const char *neap_checkpoint_shard_name(const neap_checkpoint *c, int32_t i) {
 neap_status neap_checkpoint_read(const neap_checkpoint *c, const neap_stored_tensor *t, uint64_t offset, uint64_t bytes,
                                  void *dst) {
     assert(t->shard >= 0 && t->shard < c->n_shards);
-    const shard *s = &c->shards[t->shard];
+    shard *s = &c->shards[t->shard];
     NEAP_CHECK(offset <= t->bytes && bytes <= t->bytes - offset, NEAP_INVALID_ARGUMENT,
                "%s: tensor '%.200s': bytes %llu to %llu asked, it has %llu", s->name, t->name,
                (unsigned long long)offset, (unsigned long long)(offset + bytes), (unsigned long long)t->bytes);
     neap_status status = neap_file_pread(s->fd, dst, (size_t)bytes, t->offset + offset, s->name);
     if (status != NEAP_OK) return neap_fail_prefix(status, "tensor '%.200s'", t->name);
+    if (c->is_digested)
+        atomic_fetch_add_explicit(&s->digest, neap_checksum_mix(neap_checksum(dst, (size_t)bytes), t->offset + offset),
+                                  memory_order_relaxed);
     return NEAP_OK;
+}
+
+/* ---- what a shard is, and was ---- */
+
+int32_t neap_checkpoint_shards(const neap_checkpoint *c) { return c->n_shards; }
+
+static int64_t nanoseconds(struct timespec t) { return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec; }
+
+neap_status neap_checkpoint_stamp(const neap_checkpoint *c, int32_t i, neap_file_stamp *out) {
+    struct stat st;
+    assert(i >= 0 && i < c->n_shards);
+    NEAP_CHECK(fstat(c->shards[i].fd, &st) == 0, NEAP_IO, "%s: cannot read its times: %s", c->shards[i].name,
+               strerror(errno));
+    *out = (neap_file_stamp){.bytes = (uint64_t)st.st_size,
+                             .inode = (uint64_t)st.st_ino,
+                             .modified_ns = nanoseconds(st.st_mtim),
+                             .changed_ns = nanoseconds(st.st_ctim)};
+    return NEAP_OK;
+}
+
+void neap_checkpoint_digest_begin(neap_checkpoint *c) {
+    for (int32_t i = 0; i < c->n_shards; i++) atomic_store(&c->shards[i].digest, 0);
+    c->is_digested = true;
+}
+
+uint64_t neap_checkpoint_digest(const neap_checkpoint *c, int32_t i) {
+    assert(i >= 0 && i < c->n_shards);
+    return atomic_load(&c->shards[i].digest);
 }

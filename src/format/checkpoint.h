@@ -41,6 +41,18 @@ uint64_t neap_checkpoint_bytes(const neap_checkpoint *c); /* tensor data of all 
 NEAP_MUST_CHECK neap_status neap_checkpoint_read(const neap_checkpoint *c, const neap_stored_tensor *t, uint64_t offset,
                                                  uint64_t bytes, void *dst);
 
+int32_t neap_checkpoint_shards(const neap_checkpoint *c);
+/* What changes when a file is changed: cheap to ask for, and good enough unless somebody sets clocks back. */
+typedef struct neap_file_stamp {
+    uint64_t bytes, inode;
+    int64_t modified_ns, changed_ns; /* of content and of content or attributes, since 1970 */
+} neap_file_stamp;
+NEAP_MUST_CHECK neap_status neap_checkpoint_stamp(const neap_checkpoint *c, int32_t shard, neap_file_stamp *out);
+/* From now on neap_checkpoint_read adds up what it read. The same reads in any order and from any threads give the same
+ * sums, other content gives others. */
+void neap_checkpoint_digest_begin(neap_checkpoint *c);
+uint64_t neap_checkpoint_digest(const neap_checkpoint *c, int32_t shard);
+
 /* Scans one header block (the JSON text after the 8-byte length); used by the opener and by the fuzzer.
  * data_bytes: bytes after the header. *tensors is neap_mem memory, free with neap_header_free. */
 NEAP_MUST_CHECK neap_status neap_header_scan(const char *json, size_t n, uint64_t data_bytes,

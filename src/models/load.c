@@ -9,6 +9,7 @@
  * Public calls: neap_model_options_init, neap_model_open, neap_model_close, neap_model_tokenizer,
  * neap_model_describe. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -129,16 +130,47 @@ static neap_status check_memory(const neap_model *m) {
     return NEAP_OK;
 }
 
-static neap_status load_weights(neap_model *m, const neap_checkpoint *c, const neap_matches *t,
-                                const neap_model_options *o) {
+/* Whether the cache file could be used; then the weights are complete. */
+static neap_status take_packed(neap_model *m, neap_checkpoint *c, const neap_matches *t, const neap_model_options *o,
+                               neap_pack_options *p) {
+    int64_t none = 0;
+    if (!neap_packed_read(p->keep, o)) return NEAP_OK;
+    p->is_filled = true;
+    p->is_reread = o->cache_verify != 0;
+    if (p->is_reread) neap_checkpoint_digest_begin(c);
+    NEAP_TRY(neap_pack_all(m, c, t, p, &none));
+    m->is_from_cache = !p->is_reread || neap_packed_is_same(p->keep);
+    p->is_filled = p->is_reread = false;
+    return NEAP_OK;
+}
+
+static neap_status pack_and_keep(neap_model *m, neap_checkpoint *c, const neap_matches *t, neap_pack_options *p) {
+    int64_t n_nonfinite = 0;
+    if (p->keep != NULL) neap_packed_begin(p->keep);
+    NEAP_TRY(neap_pack_all(m, c, t, p, &n_nonfinite));
+    if (n_nonfinite > 0) /* and they are not kept: whether they are accepted is asked at every start */
+        neap_log_write(&m->log, NEAP_LOG_WARN, "%s: %" PRId64 " non-finite values in the weights, accepted as asked",
+                       m->dir, n_nonfinite);
+    else if (p->keep != NULL)
+        neap_packed_commit(p->keep);
+    return NEAP_OK;
+}
+
+static neap_status load_weights(neap_model *m, neap_checkpoint *c, const neap_matches *t, const neap_model_options *o) {
+    neap_blocks blocks;
     NEAP_TRY(check_memory(m));
+    NEAP_TRY(neap_blocks_make(&blocks, m->arena, t));
     neap_pack_options p = {.n_threads = o->n_threads,
                            .allow_nonfinite = o->allow_nonfinite != 0,
                            .progress = o->progress,
-                           .progress_user = o->progress_user};
-    NEAP_TRY(neap_pack_all(m, c, t, &p));
-    m->is_loaded = true;
-    return NEAP_OK;
+                           .progress_user = o->progress_user,
+                           .blocks = &blocks};
+    neap_packed_open(&p.keep, m, c, t, &blocks, o);
+    neap_status status = p.keep != NULL ? take_packed(m, c, t, o, &p) : NEAP_OK;
+    if (status == NEAP_OK && !m->is_from_cache) status = pack_and_keep(m, c, t, &p);
+    neap_packed_close(p.keep);
+    m->is_loaded = status == NEAP_OK;
+    return status;
 }
 
 static neap_status match_checkpoint(neap_model *m, neap_checkpoint **c, neap_matches *t, const neap_model_options *o) {
@@ -278,6 +310,7 @@ neap_status neap_model_describe(const neap_model *m, neap_model_info *info) {
     full.kernels = neap_kernels_level(m->cpu_flags);
     full.has_int_experts = m->has_int_experts;
     full.has_int_others = m->has_int_others;
+    full.is_from_cache = m->is_from_cache;
     memcpy(info, &full, size < sizeof full ? size : sizeof full);
     return NEAP_OK;
 }

@@ -38,6 +38,7 @@ struct neap_model {
     const char *dir;
     int32_t context_max;
     bool is_loaded;     /* false: describe_only */
+    bool is_from_cache; /* packed weights were read, not made */
     bool is_tied;       /* the head is the embedding */
     uint32_t cpu_flags; /* as chosen at open; engines use the same */
     neap_log log;

@@ -1,7 +1,6 @@
 /* From checked tensors to packed weights.
  *
- * Two steps. (1) One walk over the wants claims memory (one block per layer, so that half a million experts do not
- * become half a million mappings), reads the small vectors at once and turns the
+ * Two steps. (1) One walk over the wants claims memory (blocks.c), reads the small vectors at once and turns the
  * matrices into jobs of a few MiB: a range of panels, or one head of kv_b. (2) A few threads take jobs in order, read
  * the rows into their own staging buffer and pack them into place. Peak memory is the packed size plus one staging
  * buffer per thread; the file is never mapped. Every job owns its bytes, so the number of threads cannot matter;
@@ -10,22 +9,21 @@
  *   kv_b, per head [dn + dv, r]: k_up = transposed key rows [r, dn], v_up = value rows [dv, r] (absorbed MLA)
  *   A_log -> exp(A_log);  AttnRes norm weight * projection row -> one vector
  * Non-finite values are counted while packing, at no cost, and refused unless the caller allows them.
+ * When the blocks are filled from the cache already (packed_read.c), the walk only sets the pointers; with is_reread
+ * everything is read as it would be for packing, so that the checkpoint can tell whether it still holds the same.
  *
  * Called by load.c. Formats: docs/formats.md. */
 #include "models/pack.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "models/crew.h"
 #include "models/rows.h"
 
 /* A job is large, so that there are few of them; what is read at once stays in a core's cache until it is packed. */
-enum { JOB_BYTES = 4 << 20, STAGE_BYTES = 512 << 10, ERROR_TEXT = 1100 };
+enum { JOB_BYTES = 4 << 20, STAGE_BYTES = 512 << 10 };
 
 typedef struct job {
     const neap_stored_tensor *data, *scale;
@@ -34,6 +32,7 @@ typedef struct job {
     const neap_mla_weights *mla;
     const neap_mla_spec *spec;
     int64_t head;
+    int32_t group;
 } job;
 
 typedef struct packer {
@@ -43,40 +42,20 @@ typedef struct packer {
     const neap_pack_options *o;
     neap_status status; /* of the walk */
     int64_t i_match;
-    int32_t group; /* of the block below */
-    char *block;   /* current memory block */
-    uint64_t block_used, block_bytes;
     job *jobs; /* [n_jobs] neap_mem memory */
     int64_t n_jobs, capacity;
-    uint64_t stage_bytes, bytes_total;
-    /* step 2 */
-    atomic_llong next;
-    atomic_ullong bytes_done;
-    atomic_bool is_stopped;
-    pthread_mutex_t lock; /* guards the four below */
-    int64_t failed_job;   /* -1: none */
-    neap_status failed_status;
-    char failed_text[ERROR_TEXT];
-    int64_t n_nonfinite;
+    uint64_t stage_bytes;
+    neap_crew crew; /* step 2 */
+    atomic_llong n_nonfinite;
 } packer;
 
-/* ---------------------------------------------------------------- memory ---------------------- */
+static neap_status claim(packer *p, const neap_want *want, uint64_t bytes, void **out) {
+    return neap_blocks_claim(p->o->blocks, want->group, bytes, out);
+}
 
-/* The size was computed by the same function as the sum, so the block cannot run over. */
-static neap_status claim(packer *p, int32_t group, uint64_t bytes, void **out) {
-    if (group != p->group) {
-        p->group = group; /* all wants of a group are neighbours in the walk */
-        void *block = NULL;
-        NEAP_TRY(neap_arena_alloc(p->m->arena, (size_t)p->matches->group_bytes[group], &block));
-        p->block = block;
-        p->block_bytes = p->matches->group_bytes[group];
-        p->block_used = 0;
-    }
-    bytes = (bytes + 63) & ~(uint64_t)63;
-    if (bytes > p->block_bytes - p->block_used) return neap_fail(NEAP_INTERNAL, "a weight block is too small");
-    *out = p->block + p->block_used;
-    p->block_used += bytes;
-    return NEAP_OK;
+/* An array of a want is complete, with the gap behind it. */
+static void fill_small(packer *p, const neap_want *want, const void *data, uint64_t bytes) {
+    neap_packed_filled(p->o->keep, want->group, data, (bytes + 63) & ~(uint64_t)63);
 }
 
 static job *add_job(packer *p) {
@@ -91,6 +70,8 @@ static job *add_job(packer *p) {
     return &p->jobs[p->n_jobs++];
 }
 
+static bool is_reading(const packer *p) { return !p->o->is_filled || p->o->is_reread; }
+
 /* ---------------------------------------------------------------- reading values --------------- */
 
 static int64_t dtype_bytes(neap_dtype d) { return neap_dtype_bits(d) / 8; }
@@ -103,6 +84,16 @@ static neap_status read_f32(const packer *p, const neap_stored_tensor *t, int64_
     neap_status status = neap_checkpoint_read(p->c, t, 0, bytes, raw);
     if (status == NEAP_OK) neap_rows_to_f32(dst, raw, n, t->dtype);
     neap_mem_free(raw);
+    return status;
+}
+
+/* Only for the checkpoint's digest. */
+static neap_status reread_f32(const packer *p, const neap_stored_tensor *t, int64_t n) {
+    void *values = NULL;
+    if (t == NULL || !is_reading(p)) return NEAP_OK;
+    NEAP_TRY(neap_mem_alloc((size_t)n * sizeof(float), &values));
+    neap_status status = read_f32(p, t, n, values);
+    neap_mem_free(values);
     return status;
 }
 
@@ -121,19 +112,14 @@ static neap_status judge_vector(packer *p, const neap_stored_tensor *t, const fl
     int64_t bad = count_nonfinite(x, n);
     if (bad == 0) return NEAP_OK;
     if (!p->o->allow_nonfinite) return refuse_nonfinite(p->c, t, bad);
-    p->n_nonfinite += bad;
+    atomic_fetch_add(&p->n_nonfinite, bad);
     return NEAP_OK;
 }
 
 /* ---------------------------------------------------------------- step 1: the walk ------------ */
 
-static neap_status take_vector(packer *p, const neap_want *want, const neap_match *match) {
+static neap_status read_vector(packer *p, const neap_want *want, const neap_match *match, float *x) {
     int64_t n = want->n * want->k;
-    if (match->data == NULL && want->kind != NEAP_WANT_DECAY) return NEAP_OK; /* optional: stays NULL */
-    if (want->to.vector == NULL) return NEAP_OK;                              /* checked only */
-    void *to = NULL;
-    NEAP_TRY(claim(p, want->group, (uint64_t)n * sizeof(float), &to));
-    float *x = to;
     if (match->data == NULL) {
         for (int64_t i = 0; i < n; i++) x[i] = 1; /* bounded gate without A_log */
     } else {
@@ -142,17 +128,30 @@ static neap_status take_vector(packer *p, const neap_want *want, const neap_matc
             for (int64_t i = 0; i < n; i++) x[i] = expf(x[i]);
         NEAP_TRY(judge_vector(p, match->data, x, n));
     }
-    if (want->kind == NEAP_WANT_MIX) {
-        void *row = NULL;
-        NEAP_TRY(neap_mem_alloc((size_t)n * sizeof(float), &row));
-        const float *proj = row;
-        neap_status status = read_f32(p, match->scale, n, row);
-        for (int64_t i = 0; i < n; i++) x[i] *= proj[i];
-        neap_mem_free(row);
-        NEAP_TRY(status);
-        NEAP_TRY(judge_vector(p, match->scale, x, n));
+    if (want->kind != NEAP_WANT_MIX) return NEAP_OK;
+    void *row = NULL;
+    NEAP_TRY(neap_mem_alloc((size_t)n * sizeof(float), &row));
+    const float *proj = row;
+    neap_status status = read_f32(p, match->scale, n, row);
+    for (int64_t i = 0; i < n; i++) x[i] *= proj[i];
+    neap_mem_free(row);
+    NEAP_TRY(status);
+    return judge_vector(p, match->scale, x, n);
+}
+
+static neap_status take_vector(packer *p, const neap_want *want, const neap_match *match) {
+    int64_t n = want->n * want->k;
+    if (match->data == NULL && want->kind != NEAP_WANT_DECAY) return NEAP_OK; /* optional: stays NULL */
+    if (want->to.vector == NULL) return NEAP_OK;                              /* checked only */
+    void *to = NULL;
+    NEAP_TRY(claim(p, want, (uint64_t)n * sizeof(float), &to));
+    *want->to.vector = to;
+    if (p->o->is_filled) {
+        NEAP_TRY(reread_f32(p, match->data, n));
+        return reread_f32(p, match->scale, n);
     }
-    *want->to.vector = x;
+    NEAP_TRY(read_vector(p, want, match, to));
+    fill_small(p, want, to, (uint64_t)n * sizeof(float));
     return NEAP_OK;
 }
 
@@ -170,21 +169,32 @@ static neap_status judge_scales(packer *p, const neap_stored_tensor *t, const fl
     return judge_vector(p, t, x, n);
 }
 
-static neap_status take_scales(packer *p, const neap_want *want, const neap_match *match, neap_matrix *m) {
-    int64_t n = neap_matrix_scale_count(m), n_stored = n;
-    void *to = NULL, *rows = NULL;
-    NEAP_TRY(claim(p, want->group, (uint64_t)n * sizeof(float), &to));
-    m->scales = to;
+static neap_status read_scales(packer *p, const neap_match *match, const neap_matrix *m, float *to) {
+    void *rows = NULL;
+    int64_t n = neap_matrix_scale_count(m);
     if (m->kind == NEAP_MATRIX_INT8) {
-        n_stored = m->n * neap_matrix_groups(m);
-        NEAP_TRY(neap_mem_alloc((size_t)n_stored * sizeof(float), &rows));
+        n = m->n * neap_matrix_groups(m);
+        NEAP_TRY(neap_mem_alloc((size_t)n * sizeof(float), &rows));
     }
     float *stored = rows != NULL ? rows : to;
-    neap_status status = read_f32(p, match->scale, n_stored, stored);
-    if (status == NEAP_OK) status = judge_scales(p, match->scale, stored, n_stored, rows != NULL);
+    neap_status status = read_f32(p, match->scale, n, stored);
+    if (status == NEAP_OK) status = judge_scales(p, match->scale, stored, n, rows != NULL);
     if (status == NEAP_OK && rows != NULL) neap_matrix_pack_scales(m, to, rows);
     neap_mem_free(rows);
     return status;
+}
+
+static neap_status take_scales(packer *p, const neap_want *want, const neap_match *match, neap_matrix *m) {
+    void *to = NULL;
+    uint64_t bytes = (uint64_t)neap_matrix_scale_count(m) * sizeof(float);
+    NEAP_TRY(claim(p, want, bytes, &to));
+    m->scales = to;
+    if (p->o->is_filled)
+        return reread_f32(p, match->scale,
+                          m->kind == NEAP_MATRIX_INT8 ? m->n * neap_matrix_groups(m) : neap_matrix_scale_count(m));
+    NEAP_TRY(read_scales(p, match, m, to));
+    fill_small(p, want, to, bytes);
+    return NEAP_OK;
 }
 
 /* Bytes of one stored row, scales of MXFP4 included. */
@@ -213,11 +223,12 @@ static neap_status take_matrix(packer *p, const neap_want *want, const neap_matc
     if (match->data == NULL) return NEAP_OK; /* optional */
     neap_matrix *m = want->to.matrix;
     void *to = NULL;
-    NEAP_TRY(claim(p, want->group, neap_matrix_panel_bytes(m), &to));
+    NEAP_TRY(claim(p, want, neap_matrix_panel_bytes(m), &to));
     m->panels = to;
     if (neap_matrix_scale_count(m) > 0) NEAP_TRY(take_scales(p, want, match, m));
+    if (!is_reading(p)) return NEAP_OK;
     int64_t n_panels = neap_matrix_panels(m);
-    job shape = {.data = match->data, .scale = match->scale, .m = m};
+    job shape = {.data = match->data, .scale = match->scale, .m = m, .group = want->group};
     int64_t step = panels_in(&shape, JOB_BYTES);
     if (step > n_panels) step = n_panels;
     need_stage(p, (uint64_t)(smaller(step, panels_in(&shape, STAGE_BYTES)) * NEAP_PANEL * row_bytes(&shape)));
@@ -228,7 +239,7 @@ static neap_status take_matrix(packer *p, const neap_want *want, const neap_matc
         j->panel_begin = begin;
         j->panel_end = begin + step < n_panels ? begin + step : n_panels;
     }
-    p->bytes_total += match->data->bytes;
+    p->crew.bytes_total += match->data->bytes;
     return NEAP_OK;
 }
 
@@ -237,19 +248,21 @@ static neap_status take_kv_b(packer *p, const neap_want *want, const neap_match 
     neap_matrix *k_up = (neap_matrix *)want->mla->k_up, *v_up = (neap_matrix *)want->mla->v_up;
     for (int64_t h = 0; h < s->n_heads; h++) {
         void *to = NULL;
-        NEAP_TRY(claim(p, want->group, neap_matrix_panel_bytes(&k_up[h]), &to));
+        NEAP_TRY(claim(p, want, neap_matrix_panel_bytes(&k_up[h]), &to));
         k_up[h].panels = to;
-        NEAP_TRY(claim(p, want->group, neap_matrix_panel_bytes(&v_up[h]), &to));
+        NEAP_TRY(claim(p, want, neap_matrix_panel_bytes(&v_up[h]), &to));
         v_up[h].panels = to;
+        if (!is_reading(p)) continue;
         job *j = add_job(p);
         if (j == NULL) return p->status;
-        *j = (job){.data = match->data, .scale = match->scale, .mla = want->mla, .spec = s, .head = h};
+        *j = (job){
+            .data = match->data, .scale = match->scale, .mla = want->mla, .spec = s, .head = h, .group = want->group};
     }
     int64_t rows = (int64_t)s->d_nope + s->d_v;
     uint64_t stage = (neap_rows_stage(match, s->kv_lora, rows) + 63) / 64 * 64;
     if (is_decoded(match->data->dtype)) stage += (uint64_t)(rows * s->kv_lora) * sizeof(float);
     need_stage(p, stage);
-    p->bytes_total += match->data->bytes;
+    p->crew.bytes_total += match->data->bytes;
     return NEAP_OK;
 }
 
@@ -297,6 +310,7 @@ static neap_status pack_range(const packer *p, const job *j, int64_t begin, int6
     } else {
         NEAP_TRY(read_rows(p, j->data, row, n, part.k * dtype_bytes(j->data->dtype), stage));
     }
+    if (p->o->is_filled) return NEAP_OK;
     *n_bad += neap_matrix_pack(&part, to, &src, 0, end - begin);
     return NEAP_OK;
 }
@@ -321,6 +335,7 @@ static neap_status pack_head(const packer *p, const job *j, char *stage, int64_t
     } else {
         NEAP_TRY(read_rows(p, j->data, row, n, r * dtype_bytes(src.dtype), stage));
     }
+    if (p->o->is_filled) return NEAP_OK;
     const neap_matrix *k_up = &j->mla->k_up[j->head], *v_up = &j->mla->v_up[j->head];
     neap_pack_source keys = src, values = src;
     keys.row_stride = 1; /* transposed: output i is latent i, input is the key row */
@@ -333,119 +348,69 @@ static neap_status pack_head(const packer *p, const job *j, char *stage, int64_t
     return NEAP_OK;
 }
 
-static void record_failure(packer *p, int64_t i, neap_status status) {
-    atomic_store(&p->is_stopped, true);
-    (void)pthread_mutex_lock(&p->lock);
-    if (p->failed_job < 0 || i < p->failed_job) {
-        p->failed_job = i;
-        p->failed_status = status;
-        neap_error_copy(p->failed_text, sizeof p->failed_text);
+static void tell_filled(const packer *p, const job *j) {
+    if (p->o->keep == NULL || p->o->is_filled) return;
+    if (j->m != NULL) {
+        uint64_t panel = (uint64_t)j->m->panel_bytes;
+        neap_packed_filled(p->o->keep, j->group, (const char *)j->m->panels + (uint64_t)j->panel_begin * panel,
+                           (uint64_t)(j->panel_end - j->panel_begin) * panel);
+        return;
     }
-    (void)pthread_mutex_unlock(&p->lock);
+    const neap_matrix *k_up = &j->mla->k_up[j->head], *v_up = &j->mla->v_up[j->head];
+    neap_packed_filled(p->o->keep, j->group, k_up->panels, neap_matrix_panel_bytes(k_up));
+    neap_packed_filled(p->o->keep, j->group, v_up->panels, neap_matrix_panel_bytes(v_up));
 }
 
-static void run_job(packer *p, int64_t i, char *stage) {
+static neap_status run_job(void *user, int64_t i, void *stage) {
+    packer *p = user;
     const job *j = &p->jobs[i];
     int64_t n_bad = 0;
     neap_status status = j->m != NULL ? pack_panels(p, j, stage, &n_bad) : pack_head(p, j, stage, &n_bad);
     if (status == NEAP_OK && n_bad > 0) {
-        if (!p->o->allow_nonfinite) {
-            status = refuse_nonfinite(p->c, j->data, n_bad);
-        } else {
-            (void)pthread_mutex_lock(&p->lock);
-            p->n_nonfinite += n_bad;
-            (void)pthread_mutex_unlock(&p->lock);
-        }
+        if (!p->o->allow_nonfinite) return refuse_nonfinite(p->c, j->data, n_bad);
+        atomic_fetch_add(&p->n_nonfinite, n_bad);
     }
-    if (status != NEAP_OK) record_failure(p, i, status);
+    if (status == NEAP_OK) tell_filled(p, j);
     int64_t rows =
         j->m != NULL ? (j->panel_end - j->panel_begin) * NEAP_PANEL : (int64_t)j->spec->d_nope + j->spec->d_v;
-    atomic_fetch_add(&p->bytes_done, (unsigned long long)(rows * row_bytes(j)));
-}
-
-static uint64_t now_ms(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-/* Only the opening thread talks to the caller, at most ten times a second. */
-static void tell(const packer *p, uint64_t *last_ms, bool is_end) {
-    if (p->o->progress == NULL) return;
-    uint64_t now = now_ms(), done = atomic_load(&p->bytes_done);
-    if (!is_end && now - *last_ms < 100) return;
-    *last_ms = now;
-    p->o->progress(p->o->progress_user, "load", is_end || done > p->bytes_total ? p->bytes_total : done,
-                   p->bytes_total);
-}
-
-static void work(packer *p, bool is_main) {
-    void *stage = NULL;
-    uint64_t last_ms = 0;
-    neap_status status = neap_mem_alloc((size_t)p->stage_bytes + 64, &stage);
-    if (status != NEAP_OK) {
-        record_failure(p, 0, status);
-        return;
-    }
-    while (!atomic_load(&p->is_stopped)) {
-        int64_t i = atomic_fetch_add(&p->next, 1);
-        if (i >= p->n_jobs) break;
-        run_job(p, i, stage);
-        if (is_main) tell(p, &last_ms, false);
-    }
-    neap_mem_free(stage);
-}
-
-static void *thread_main(void *arg) {
-    work(arg, false);
-    return NULL;
-}
-
-enum { PACK_THREADS_MAX = 64 };
-
-static neap_status run_jobs(packer *p) {
-    pthread_t threads[PACK_THREADS_MAX];
-    int32_t n = 0, n_wanted = p->o->n_threads < PACK_THREADS_MAX ? p->o->n_threads : PACK_THREADS_MAX;
-    for (; n < n_wanted - 1 && n + 1 < p->n_jobs; n++)
-        if (pthread_create(&threads[n], NULL, thread_main, p) != 0) break; /* fewer threads give the same result */
-    work(p, true);
-    for (int32_t i = 0; i < n; i++) (void)pthread_join(threads[i], NULL);
-    uint64_t last_ms = 0;
-    if (p->failed_job >= 0) return neap_fail(p->failed_status, "%s", p->failed_text);
-    tell(p, &last_ms, true);
-    return NEAP_OK;
+    neap_crew_count(&p->crew, (uint64_t)(rows * row_bytes(j)));
+    return status;
 }
 
 static void share_head(neap_network *net, bool is_tied) {
     if (is_tied) net->head = net->embed;
 }
 
+static neap_status pack(packer *p) {
+    (void)neap_weights_visit(p->m, &p->matches->names, visit, p);
+    NEAP_TRY(p->status);
+    p->crew.n_tasks = p->n_jobs;
+    p->crew.scratch_bytes = p->stage_bytes;
+    if (is_reading(p)) NEAP_TRY(neap_crew_run(&p->crew));
+    share_head(&p->m->net, p->m->is_tied);
+    return NEAP_OK;
+}
+
 neap_status neap_pack_all(neap_model *m, const neap_checkpoint *c, const neap_matches *matches,
-                          const neap_pack_options *o) {
+                          const neap_pack_options *o, int64_t *n_nonfinite) {
     void *mem = NULL;
+    *n_nonfinite = 0;
     NEAP_TRY(neap_mem_alloc(sizeof(packer), &mem));
     packer *p = mem;
     p->m = m;
     p->c = c;
     p->matches = matches;
     p->o = o;
-    p->group = -1;
-    p->failed_job = -1;
-    atomic_init(&p->next, 0);
-    atomic_init(&p->bytes_done, 0);
-    atomic_init(&p->is_stopped, false);
-    (void)pthread_mutex_init(&p->lock, NULL);
-    (void)neap_weights_visit(m, &matches->names, visit, p);
-    neap_status status = p->status;
-    if (status == NEAP_OK) status = run_jobs(p);
-    if (status == NEAP_OK) {
-        share_head(&m->net, m->is_tied);
-        if (p->n_nonfinite > 0)
-            neap_log_write(&m->log, NEAP_LOG_WARN,
-                           "%s: %" PRId64 " non-finite values in the weights, accepted as asked", m->dir,
-                           p->n_nonfinite);
-    }
-    (void)pthread_mutex_destroy(&p->lock);
+    p->crew = (neap_crew){.n_threads = o->n_threads,
+                          .what = "load",
+                          .progress = o->progress,
+                          .progress_user = o->progress_user,
+                          .task = run_job,
+                          .user = p};
+    atomic_init(&p->n_nonfinite, 0);
+    neap_blocks_rewind(o->blocks);
+    neap_status status = pack(p);
+    *n_nonfinite = atomic_load(&p->n_nonfinite);
     neap_mem_free(p->jobs);
     neap_mem_free(p);
     return status;
