@@ -12,7 +12,14 @@
  *            in the order of capture: events become order.
  *
  *        full team | fork: stream 0  phase, phase ------------ phase | join: full team
- *                  |       stream 1  phase, phase (event) ---^       |                                             */
+ *                  |       stream 1  phase, phase (event) ---^       |
+ *
+ * No deadlock: a phase waits for its predecessor in its own stream and for events of other streams, all of which were
+ * captured earlier. So of the phases that are not done the earliest captured one waits for nothing, and each stream has
+ * at least one worker, who does nothing but this stream from fork to join.
+ *
+ * Which thread: the first worker of the (sub-)team does ops of one task. Outside forks, and in stream 0, that is the
+ * thread that called neap_plan_run: callbacks of the program belong there. */
 #ifndef NEAP_RUNTIME_PLAN_H
 #define NEAP_RUNTIME_PLAN_H
 
@@ -70,14 +77,15 @@ int32_t neap_plan_phases(const neap_plan *p);
 const neap_op *neap_plan_at(const neap_plan *p, int32_t i);
 /* Number of the phase that op i is in, counted over all streams in order of capture. */
 int32_t neap_plan_phase_of(const neap_plan *p, int32_t i);
-/* Whether the phase of op i waits for another stream's event, or begins / ends a fork: for drawings. */
+/* What a phase waits for besides the phase before it in its own stream (0 outside forks): events of other streams, at a
+ * fork the phase before it, after a join the last phase of each stream. By the first ops of the phases. For drawings. */
 typedef struct neap_plan_event {
     int32_t op, on_op; /* op starts after on_op's phase */
 } neap_plan_event;
 int32_t neap_plan_events(const neap_plan *p, neap_plan_event *out, int32_t capacity); /* returns how many there are */
 
 /* When given, a run notes for each op and worker when it began and ended (nanoseconds of the monotonic clock; both 0
- * when the worker had no task), and after each op a hash of its outputs. Either may be NULL. Arrays belong to the
+ * when the worker had no task), and after each phase a hash of the outputs of each of its ops (one more barrier). Either may be NULL. Arrays belong to the
  * caller: times [n_ops][workers of the team], hashes [n_ops]. Without them a run reads no clock. */
 typedef struct neap_op_time {
     int64_t begin_ns, end_ns;
@@ -95,7 +103,8 @@ void neap_plan_run_both(const neap_plan *first, const neap_plan *second, neap_te
                         int32_t n_first, const neap_plan_trace *first_trace, const neap_plan_trace *second_trace);
 /* Runs one op alone, as a job of the team: what eager dispatch does. */
 void neap_op_run(const neap_op *op, neap_team *t, int32_t n_workers);
-/* Of the bytes of all outputs, in order; the same on every machine of the same byte order. */
+/* Of the bytes of all outputs, in order, with the widths and numbers of rows: equal sums mean equal outputs, for all
+ * practical purposes. The same on every machine of the same byte order. Strides do not enter. */
 uint64_t neap_op_hash(const neap_op *op);
 
 #endif
