@@ -1,10 +1,5 @@
-/* The command line of kcheck, its buffers with guard bands, and comparison.
- *
- *   kcheck [--list] [--only=gemm,kda] [--cpu=avx2,avx512] [--seed=N] [--bench [--csv] [--roofline] [--floors=PATH]]
- *
- * Exit 1 when any comparison failed or a floor was missed. A variant that this CPU lacks is printed as SKIP, never as
- * passed. The ratio of --bench is to scalar, 0 when --cpu leaves scalar out. With --floors only the cases that a floor
- * names are timed, and again up to three times while one is missed. */
+/* All variants of all families, buffers with guard bands, and comparison. The program (kcheck_main.c) and `neap doctor`
+ * (check_all.h) walk the same table. */
 #include "kcheck.h"
 
 #include <stdarg.h>
@@ -12,7 +7,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "kcheck_floors.h"
+#include "check_all.h"
+#include "kernels/cpu.h"
 #include "tensor/codec.h"
 
 enum { GUARD = 256, BUFFERS_MAX = 256 }; /* guard bytes on each side */
@@ -44,21 +40,24 @@ static void *buffer(int64_t bytes, int64_t skew) {
 }
 
 void kc_fail(kc *c, const char *what) {
-    c->failures++;
-    if (c->failures <= 20)
+    if (c->failures++ == 0) snprintf(c->first, sizeof c->first, "%s: %s", c->label, what);
+    if (c->failures <= 20 && !c->is_quiet)
         printf("FAIL %s %s: %s: %s (--seed=%llu)\n", c->family, c->isa, c->label, what, (unsigned long long)c->seed);
 }
 
-void kc_begin(kc *c, const char *format, ...) {
+bool kc_begin(kc *c, const char *format, ...) {
+    enum { PART = 6 };
     va_list args;
     va_start(args, format);
     vsnprintf(c->label, sizeof c->label, format, args);
     va_end(args);
     buffers.used = 0;
     buffers.n = 0;
-    c->cases++;
     c->random = c->seed;
     for (const char *s = c->label; *s; s++) c->random = c->random * 31 + (unsigned char)*s;
+    if (c->begun++ % PART != 0 && c->is_quick) return false;
+    c->cases++;
+    return true;
 }
 
 void kc_end(kc *c) {
@@ -187,150 +186,31 @@ neap_matrix kc_matrix(kc *c, neap_matrix_kind kind, int64_t n, int64_t k, kc_fil
     return m;
 }
 
-/* ---- families and command line ---- */
+/* ---- families ---- */
 
-typedef struct variant {
-    const char *isa;
-    uint32_t needs;
-    void (*init)(neap_kernels *k);
-} variant;
+#define VARIANT(family, isa, needs) {#family, #isa, needs, neap_##family##_##isa##_init, &neap_kc_##family},
+static const kc_variant variants[] = {
+    NEAP_GEMM_VARIANTS(VARIANT) NEAP_IGEMM_VARIANTS(VARIANT) NEAP_NORM_VARIANTS(VARIANT) NEAP_ACT_VARIANTS(VARIANT)
+        NEAP_KDA_VARIANTS(VARIANT) NEAP_ATTN_VARIANTS(VARIANT) NEAP_INDEX_VARIANTS(VARIANT)
+            NEAP_ATTNRES_VARIANTS(VARIANT) NEAP_ROUTE_VARIANTS(VARIANT) NEAP_ROPE_VARIANTS(VARIANT)
+                NEAP_SAMPLE_VARIANTS(VARIANT) NEAP_PEAK_VARIANTS(VARIANT)};
 
-#define VARIANT(family, isa, needs) {#isa, needs, neap_##family##_##isa##_init},
-static const variant gemm_variants[] = {NEAP_GEMM_VARIANTS(VARIANT)}, igemm_variants[] = {NEAP_IGEMM_VARIANTS(VARIANT)},
-                     norm_variants[] = {NEAP_NORM_VARIANTS(VARIANT)}, act_variants[] = {NEAP_ACT_VARIANTS(VARIANT)},
-                     kda_variants[] = {NEAP_KDA_VARIANTS(VARIANT)}, attn_variants[] = {NEAP_ATTN_VARIANTS(VARIANT)},
-                     index_variants[] = {NEAP_INDEX_VARIANTS(VARIANT)},
-                     attnres_variants[] = {NEAP_ATTNRES_VARIANTS(VARIANT)},
-                     route_variants[] = {NEAP_ROUTE_VARIANTS(VARIANT)}, rope_variants[] = {NEAP_ROPE_VARIANTS(VARIANT)},
-                     sample_variants[] = {NEAP_SAMPLE_VARIANTS(VARIANT)},
-                     peak_variants[] = {NEAP_PEAK_VARIANTS(VARIANT)};
+int kc_variants(void) { return (int)(sizeof variants / sizeof *variants); }
 
-static const struct {
-    const char *name;
-    const variant *variants;
-    size_t n;
-    const kc_family_tests *tests;
-} families[] = {
-#define FAMILY(name) \
-    { #name, name##_variants, sizeof name##_variants / sizeof *name##_variants, &neap_kc_##name }
-    FAMILY(gemm),  FAMILY(igemm),   FAMILY(norm),  FAMILY(act),  FAMILY(kda),    FAMILY(attn),
-    FAMILY(index), FAMILY(attnres), FAMILY(route), FAMILY(rope), FAMILY(sample), FAMILY(peak),
-};
-enum { N_FAMILIES = sizeof families / sizeof *families };
+const kc_variant *kc_variant_at(int i) { return &variants[i]; }
 
-/* Is `name` one of the comma-separated words of list? NULL list: yes. */
-static bool is_listed(const char *list, const char *name) {
-    if (!list) return true;
-    size_t n = strlen(name);
-    for (const char *p = list;; p++) {
-        size_t word = strcspn(p, ",");
-        if (word == n && memcmp(p, name, n) == 0) return true;
-        p += word;
-        if (!*p) return false;
-    }
+void kc_start(kc *c, const kc_variant *v) {
+    c->family = v->family;
+    c->isa = v->isa;
+    neap_kernels_init(&c->ref, v->needs);
+    c->peaks = c->ref.peaks;
+    neap_kernels_init(&c->ref, 0);
+    neap_kernels_init(&c->k, 0);
+    v->init(&c->k);
 }
 
-static int usage(void) {
-    fprintf(stderr,
-            "usage: kcheck [--list] [--only=family,...] [--cpu=isa,...] [--seed=N] [--bench [--csv] [--roofline] "
-            "[--floors=PATH]]\n");
-    return 2;
-}
-
-static struct {
-    const char *only, *cpu, *floors;
-    bool is_list, is_bench, is_csv, is_roofline;
-    uint64_t seed;
-} options = {.seed = 1};
-
-static bool parse_options(int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--list") == 0)
-            options.is_list = true;
-        else if (strcmp(argv[i], "--bench") == 0)
-            options.is_bench = true;
-        else if (strcmp(argv[i], "--csv") == 0)
-            options.is_csv = true;
-        else if (strcmp(argv[i], "--roofline") == 0)
-            options.is_roofline = true;
-        else if (strncmp(argv[i], "--only=", 7) == 0)
-            options.only = argv[i] + 7;
-        else if (strncmp(argv[i], "--cpu=", 6) == 0)
-            options.cpu = argv[i] + 6;
-        else if (strncmp(argv[i], "--floors=", 9) == 0)
-            options.floors = argv[i] + 9;
-        else if (strncmp(argv[i], "--seed=", 7) == 0)
-            options.seed = strtoull(argv[i] + 7, NULL, 10);
-        else
-            return false;
-    }
-    return !(options.floors || options.is_roofline) || options.is_bench;
-}
-
-static bool is_chosen(const char *family, const char *isa) {
-    return is_listed(options.only, family) && is_listed(options.cpu, isa);
-}
-
-/* The floors of this CPU's class: with AVX-512 those of AVX-512 and what stands on it, else those of AVX2. */
-static bool read_floors(void) {
-    static const struct {
-        uint32_t flag;
-        const char *name;
-    } levels[] = {{NEAP_CPU_AVX512VNNI, ",avx512vnni"}, {NEAP_CPU_AVX512BF16, ",avx512bf16"}, {NEAP_CPU_AMX, ",amx"}};
-    uint32_t here = neap_cpu_flags();
-    char text[80];
-    snprintf(text, sizeof text, "%s", here & NEAP_CPU_AVX512 ? "avx512" : "avx2");
-    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
-        if (here & levels[i].flag) strncat(text, levels[i].name, sizeof text - strlen(text) - 1);
-    return kc_floors_read(options.floors, options.cpu ? options.cpu : text);
-}
-
-/* Once, or while floors of this variant are missed: another load of the machine may have passed by then. */
-static void bench_variant(kc *c, const kc_family_tests *tests) {
-    enum { TRIES = 4 };
-    if (!tests->bench) return;
-    for (int try = 0; try < TRIES && (!options.floors || kc_floors_open(c->family, c->isa)); try++) {
-        if (try && !options.is_csv)
-            printf("%-8s %-10s %d floors missed, again\n", c->family, c->isa, kc_floors_open(c->family, c->isa));
-        tests->bench(c);
-        if (!options.floors) return;
-    }
-}
-
-/* One variant of one family; failures. */
-static int64_t run_variant(int f, const variant *v) {
-    bool is_here = (v->needs & neap_cpu_flags()) == v->needs;
-    if (options.is_list) {
-        printf("%s %s%s\n", families[f].name, v->isa, is_here ? "" : " (not on this CPU)");
-        return 0;
-    }
-    if (!is_here) {
-        printf("SKIP %s %s: this CPU lacks it\n", families[f].name, v->isa);
-        return 0;
-    }
-    kc c = {.family = families[f].name,
-            .isa = v->isa,
-            .seed = options.seed,
-            .is_csv = options.is_csv,
-            .is_roofline = options.is_roofline || options.floors};
-    neap_kernels_init(&c.ref, v->needs);
-    c.peaks = c.ref.peaks;
-    neap_kernels_init(&c.ref, 0);
-    neap_kernels_init(&c.k, 0);
-    v->init(&c.k);
-    if (options.is_bench) {
-        bench_variant(&c, families[f].tests);
-        return 0;
-    }
-    families[f].tests->check(&c);
-    printf("%s %s %s: %lld cases, %lld failures\n", c.failures ? "FAIL" : "ok  ", c.family, c.isa, (long long)c.cases,
-           (long long)c.failures);
-    fflush(stdout);
-    return c.failures;
-}
-
-static bool claim_buffers(void) {
-    buffers.capacity = (size_t)640 << 20;
+bool kc_claim(bool is_for_bench) {
+    buffers.capacity = (size_t)(is_for_bench ? 640 : 64) << 20;
     buffers.memory = aligned_alloc(64, buffers.capacity);
     if (!buffers.memory) return false;
     /* as arena.c has it: what is timed should not wait for the translation of addresses */
@@ -339,20 +219,23 @@ static bool claim_buffers(void) {
     return true;
 }
 
-int main(int argc, char **argv) {
-    if (!parse_options(argc, argv)) return usage();
-    if ((options.floors && !read_floors()) || !claim_buffers()) return 2;
-    if (!options.is_list && !options.is_csv)
-        printf("kcheck on %s, seed %llu\n", neap_cpu_model(), (unsigned long long)options.seed);
-    if (options.is_bench && options.is_csv)
-        printf("family,isa,case,best_us,median_us,gb_per_s,gmac_per_s,ratio_to_scalar%s\n",
-               options.is_roofline ? ",ns_per_item,cycles_per_item,limit,limit_value,share,share_of_fma" : "");
-    int64_t failures = 0;
-    for (int f = 0; f < N_FAMILIES; f++)
-        for (size_t v = 0; v < families[f].n; v++)
-            if (is_chosen(families[f].name, families[f].variants[v].isa))
-                failures += run_variant(f, &families[f].variants[v]);
-    if (options.floors) failures += kc_floors_judge(is_chosen);
+void kc_release(void) {
     free(buffers.memory);
-    return failures ? 1 : 0;
+    buffers.memory = NULL;
+}
+
+int32_t kc_check_all(const char *cpu, bool quick, kc_check_fn fn, void *user) {
+    uint32_t flags;
+    if (neap_cpu_parse(cpu, &flags) != NEAP_OK || !kc_claim(false)) return -1;
+    int32_t n_differ = 0;
+    for (int i = 0; i < kc_variants(); i++) {
+        if ((variants[i].needs & flags) != variants[i].needs) continue;
+        kc c = {.seed = 1, .is_quiet = true, .is_quick = quick};
+        kc_start(&c, &variants[i]);
+        variants[i].tests->check(&c);
+        n_differ += c.failures > 0;
+        fn(user, c.family, c.isa, c.cases, c.failures, c.first);
+    }
+    kc_release();
+    return n_differ;
 }

@@ -21,7 +21,11 @@ typedef struct kc {
     uint64_t seed, random;
     char label[160];
     int64_t cases, failures;
+    int64_t begun;   /* cases, the skipped ones too */
+    char first[400]; /* what differed first */
     bool is_csv, is_roofline;
+    bool is_quiet;    /* prints nothing */
+    bool is_quick;    /* every sixth case */
     neap_peaks peaks; /* of the instruction set under test, whatever this family has of it */
     /* About the next kc_bench, which sets them back: */
     neap_peak_kind maths; /* the multiply-adds it does; NEAP_PEAK_FMA unless set */
@@ -45,8 +49,8 @@ typedef enum kc_fill {
     KC_FILLS
 } kc_fill;
 
-/* Starts a case: forgets all buffers, seeds the random numbers from seed and label. */
-void kc_begin(kc *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Starts a case: forgets all buffers, seeds the random numbers from seed and label. false: leave it out. */
+bool kc_begin(kc *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Checks all guard bands of the case. */
 void kc_end(kc *c);
 /* Buffers of the case. `skew` elements past a 64-byte border (0 = aligned); filled / poisoned. */
@@ -84,6 +88,20 @@ typedef struct kc_family_tests {
     void (*check)(kc *c);
     void (*bench)(kc *c);
 } kc_family_tests;
+typedef struct kc_variant {
+    const char *family, *isa;
+    uint32_t needs; /* of the CPU */
+    void (*init)(neap_kernels *k);
+    const kc_family_tests *tests;
+} kc_variant;
+int kc_variants(void);
+const kc_variant *kc_variant_at(int i);
+/* Fills in names and kernels. */
+void kc_start(kc *c, const kc_variant *v);
+/* Memory for the buffers. */
+bool kc_claim(bool is_for_bench);
+void kc_release(void);
+
 extern const kc_family_tests neap_kc_gemm, neap_kc_igemm, neap_kc_norm, neap_kc_act, neap_kc_kda, neap_kc_attn,
     neap_kc_index, neap_kc_attnres, neap_kc_route, neap_kc_rope, neap_kc_sample, neap_kc_peak;
 

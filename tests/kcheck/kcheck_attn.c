@@ -113,9 +113,10 @@ static void attend_parts(kc *c, const neap_attend_args *a, attend_outputs want) 
 }
 
 static void attend_case(kc *c, const attend_shape *s, kc_fill fill, int range) {
-    kc_begin(c, "%s r %d dr %d heads %lld rows %lld n %lld list %d fill %d range %d",
-             neap_row_kind_name(s->format.kind), s->format.r, s->format.dr, (long long)s->heads, (long long)s->rows,
-             (long long)s->n, s->list, (int)fill, range);
+    if (!kc_begin(c, "%s r %d dr %d heads %lld rows %lld n %lld list %d fill %d range %d",
+                  neap_row_kind_name(s->format.kind), s->format.r, s->format.dr, (long long)s->heads,
+                  (long long)s->rows, (long long)s->n, s->list, (int)fill, range))
+        return;
     int64_t width = s->format.r + s->format.dr, ld_head = width + kc_below(c, 3);
     int64_t ld_row = s->heads * ld_head + kc_below(c, 5);
     int32_t *n_list = kc_bytes(c, s->rows * (int64_t)sizeof *n_list), *lists = NULL;
@@ -155,7 +156,8 @@ static void attend_case(kc *c, const attend_shape *s, kc_fill fill, int range) {
 }
 
 static void merge_case(kc *c, int64_t r, int64_t n_parts, kc_fill fill, int empty) {
-    kc_begin(c, "merge r %lld parts %lld fill %d empty %d", (long long)r, (long long)n_parts, (int)fill, empty);
+    if (!kc_begin(c, "merge r %lld parts %lld fill %d empty %d", (long long)r, (long long)n_parts, (int)fill, empty))
+        return;
     int64_t ld_part = r + kc_below(c, 3), ld_stat = 1 + kc_below(c, 3);
     float *max = kc_floats(c, n_parts * ld_stat, 0, fill), *sum = kc_floats(c, n_parts * ld_stat, 1, KC_NORMAL);
     float *parts = kc_floats(c, n_parts * ld_part, (int)kc_below(c, 16), fill);
@@ -177,7 +179,7 @@ static void merge_case(kc *c, int64_t r, int64_t n_parts, kc_fill fill, int empt
 /* Every code of E4M3 that a row may hold, with scales from the smallest to the largest. */
 static void codes_case(kc *c) {
     for (int e = 0; e < 250; e++) {
-        kc_begin(c, "codes, scale %d", e);
+        if (!kc_begin(c, "codes, scale %d", e)) continue;
         neap_latent_format f = {NEAP_ROWS_FP8, 254, 0};
         int32_t table = 0, n_list = 64;
         uint8_t *page = kc_bytes(c, neap_latent_page_bytes(&f));

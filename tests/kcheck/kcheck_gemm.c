@@ -65,8 +65,9 @@ static void one(kc *c, neap_matrix_kind kind, neap_x_form form, int64_t n, int64
                 bool has_rows) {
     static const char *const forms[] = {"f32", "int16", "int8"};
     if (kind == NEAP_MATRIX_MXFP4) k = (k + 31) / 32 * 32; /* files have no others */
-    kc_begin(c, "%s x %s n %lld k %lld m %lld fill %d%s", neap_matrix_kind_name(kind), forms[form], (long long)n,
-             (long long)k, (long long)m, (int)fill, has_rows ? " rows" : "");
+    if (!kc_begin(c, "%s x %s n %lld k %lld m %lld fill %d%s", neap_matrix_kind_name(kind), forms[form], (long long)n,
+                  (long long)k, (long long)m, (int)fill, has_rows ? " rows" : ""))
+        return;
     problem p = make(c, kind, n, k, m, fill, has_rows);
     p.a.x_form = form;
     int64_t total = (m - 1) * p.a.ldy + n;

@@ -155,9 +155,10 @@ typedef struct shape {
 } shape;
 
 static void one(kc *c, shape s) {
-    kc_begin(c, "%s d %lld heads %lld rows %lld n %lld k %lld fill %d data %d", neap_row_kind_name(s.kind),
-             (long long)s.d, (long long)s.heads, (long long)s.rows, (long long)s.n, (long long)s.k, (int)s.fill,
-             (int)s.how);
+    if (!kc_begin(c, "%s d %lld heads %lld rows %lld n %lld k %lld fill %d data %d", neap_row_kind_name(s.kind),
+                  (long long)s.d, (long long)s.heads, (long long)s.rows, (long long)s.n, (long long)s.k, (int)s.fill,
+                  (int)s.how))
+        return;
     neap_index_format f = {.kind = s.kind, .d = (int32_t)s.d};
     neap_index_scan_args a = {.format = f, .n_rows = s.rows, .n_heads = s.heads, .k = s.k};
     a.ld_q = s.heads * s.d + kc_below(c, 3), a.ld_w = s.heads + kc_below(c, 3);
@@ -230,7 +231,7 @@ static const kc_unfused *unfused_of(const kc *c) {
 static void one_array(kc *c, int64_t n, int64_t k, kc_fill fill) {
     const kc_unfused *other = unfused_of(c);
     if (!other) return;
-    kc_begin(c, "array n %lld k %lld fill %d", (long long)n, (long long)k, (int)fill);
+    if (!kc_begin(c, "array n %lld k %lld fill %d", (long long)n, (long long)k, (int)fill)) return;
     float *scores = kc_floats(c, n, 1, fill);
     scored *all = kc_bytes(c, n * (int64_t)sizeof *all);
     int32_t *want = kc_bytes(c, k * 4), *got = kc_bytes(c, k * 4), *bad = kc_bytes(c, k * 4);

@@ -80,8 +80,9 @@ static void compare(kc *c, const head *h, const result *got, const result *want,
 }
 
 static void one(kc *c, int64_t n, int64_t d_k, int64_t d_v, int64_t taps, kc_fill fill, bool is_bounded) {
-    kc_begin(c, "n %lld d_k %lld d_v %lld taps %lld fill %d %s", (long long)n, (long long)d_k, (long long)d_v,
-             (long long)taps, (int)fill, is_bounded ? "bounded" : "softplus");
+    if (!kc_begin(c, "n %lld d_k %lld d_v %lld taps %lld fill %d %s", (long long)n, (long long)d_k, (long long)d_v,
+                  (long long)taps, (int)fill, is_bounded ? "bounded" : "softplus"))
+        return;
     head h = make(c, n, d_k, d_v, taps, fill, is_bounded);
     result start = {.state = kc_floats(c, h.state_n, 0, KC_NORMAL),
                     .win_q = kc_floats(c, h.win_k, 0, KC_NORMAL),

@@ -58,8 +58,9 @@ static float *random_state(kc *c, int64_t d_k, int64_t d_v) {
 }
 
 static void one(kc *c, int64_t n, int64_t d_k, int64_t d_v, int64_t chunk, int kind, bool has_q, bool has_v) {
-    kc_begin(c, "chunk %lld n %lld d_k %lld d_v %lld decay %d%s%s", (long long)chunk, (long long)n, (long long)d_k,
-             (long long)d_v, kind, has_q ? "" : " no q", has_v ? "" : " no v");
+    if (!kc_begin(c, "chunk %lld n %lld d_k %lld d_v %lld decay %d%s%s", (long long)chunk, (long long)n, (long long)d_k,
+                  (long long)d_v, kind, has_q ? "" : " no q", has_v ? "" : " no v"))
+        return;
     neap_kda_chunk_args want = make(c, n, d_k, d_v, chunk, kind), got;
     int64_t floats = neap_kda_state_floats(d_k, d_v);
     if (!has_q) want.q = NULL;
@@ -75,7 +76,7 @@ static void one(kc *c, int64_t n, int64_t d_k, int64_t d_v, int64_t chunk, int k
 }
 
 static void map(kc *c, int64_t d_k, int64_t d_v) {
-    kc_begin(c, "map d_k %lld d_v %lld", (long long)d_k, (long long)d_v);
+    if (!kc_begin(c, "map d_k %lld d_v %lld", (long long)d_k, (long long)d_v)) return;
     int64_t floats = neap_kda_state_floats(d_k, d_v);
     neap_kda_map_args a = {.d_k = d_k, .d_v = d_v, .m = random_state(c, d_k, d_k), .x = random_state(c, d_k, d_v)};
     for (int with_b = 0; with_b < 2; with_b++) {

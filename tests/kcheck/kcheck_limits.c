@@ -159,7 +159,7 @@ void kc_cold_use(kc *c, int64_t copy) {
 static void check_peak(kc *c) {
     for (int i = 0; i < NEAP_PEAKS; i++) {
         if (!c->k.peaks.multiply[i]) continue;
-        kc_begin(c, "multiply %d", i);
+        if (!kc_begin(c, "multiply %d", i)) continue;
         float sink = 0;
         for (int64_t n = 1; n < 100000; n *= 10)
             if (c->k.peaks.multiply[i](n, &sink) < n) kc_fail(c, "fewer multiply-adds than asked for");

@@ -45,7 +45,7 @@ static void merge(const neap_kernels *k, const mix *m, int64_t q, bool is_kept, 
 }
 
 static void attnres_case(kc *c, int64_t s, int64_t n, int64_t d, kc_fill fill) {
-    kc_begin(c, "d %lld s %lld mixes %lld fill %d", (long long)d, (long long)s, (long long)n, (int)fill);
+    if (!kc_begin(c, "d %lld s %lld mixes %lld fill %d", (long long)d, (long long)s, (long long)n, (int)fill)) return;
     mix m;
     make(c, &m, s, n, d, fill, 16);
     c->k.attnres_bank(&m.bank);
@@ -139,7 +139,7 @@ const kc_family_tests neap_kc_attnres = {check_attnres, bench_attnres};
 /* ---- route ---- */
 
 static void one(kc *c, int32_t n, int32_t top, int32_t groups, int32_t kept, int mode, kc_fill fill) {
-    kc_begin(c, "n %d top %d groups %d/%d mode %d fill %d", n, top, groups, kept, mode, (int)fill);
+    if (!kc_begin(c, "n %d top %d groups %d/%d mode %d fill %d", n, top, groups, kept, mode, (int)fill)) return;
     float *logits = kc_floats(c, n, 1, fill), *bias = kc_floats(c, n, 2, KC_NORMAL);
     if (mode & 4)
         for (int32_t i = 0; i < n; i++) logits[i] = (float)kc_below(c, 3), bias[i] = 0; /* ties */

@@ -13,7 +13,7 @@ static void check_norm(kc *c) {
     for (int i = 0; i < N_SIZES; i++)
         for (int fill = 0; fill < KC_FILLS; fill++) {
             int64_t n = sizes[i];
-            kc_begin(c, "n %lld fill %d", (long long)n, fill);
+            if (!kc_begin(c, "n %lld fill %d", (long long)n, fill)) continue;
             int skew = (int)kc_below(c, 16);
             float *x = kc_floats(c, n, skew, (kc_fill)fill), *w = kc_floats(c, n, skew / 2, KC_NORMAL);
             float *b = kc_floats(c, n, 1, KC_NORMAL), *want = kc_output(c, n, 0), *got = kc_output(c, n, skew);
@@ -74,7 +74,7 @@ static void check_act(kc *c) {
     for (int i = 0; i < N_SIZES; i++)
         for (int fill = 0; fill < KC_FILLS; fill++) {
             int64_t n = sizes[i];
-            kc_begin(c, "n %lld fill %d", (long long)n, fill);
+            if (!kc_begin(c, "n %lld fill %d", (long long)n, fill)) continue;
             int skew = (int)kc_below(c, 16);
             float *x = kc_floats(c, n, skew, (kc_fill)fill), *y = kc_floats(c, n, 2, (kc_fill)fill);
             for (int64_t j = 0; j < n; j++) x[j] *= (float)(1 + j % 40); /* reach the ends of exp */
@@ -141,7 +141,7 @@ const kc_family_tests neap_kc_act = {check_act, bench_act};
 static void check_rope(kc *c) {
     for (int64_t d = 2; d <= 256; d += d < 40 ? 2 : 22)
         for (int is_interleaved = 0; is_interleaved < 2; is_interleaved++) {
-            kc_begin(c, "d %lld interleaved %d", (long long)d, is_interleaved);
+            if (!kc_begin(c, "d %lld interleaved %d", (long long)d, is_interleaved)) continue;
             float *x = kc_floats(c, d, 0, KC_NORMAL), *cs = kc_floats(c, d / 2, 1, KC_NORMAL),
                   *sn = kc_floats(c, d / 2, 5, KC_NORMAL);
             float *want = kc_copy(c, x, d, 0), *got = kc_copy(c, x, d, 3);
@@ -172,7 +172,7 @@ static void check_sample(kc *c) {
     for (int i = 0; i < N_SIZES + 1; i++)
         for (int kind = 0; kind < 6; kind++) {
             int64_t n = i < N_SIZES ? sizes[i] : 163840, want = -7, got = -7;
-            kc_begin(c, "n %lld kind %d", (long long)n, kind);
+            if (!kc_begin(c, "n %lld kind %d", (long long)n, kind)) continue;
             float *x = kc_floats(c, n, (int)kc_below(c, 16), kind == 1 ? KC_ZEROS : kind == 5 ? KC_EXTREME : KC_NORMAL);
             if (kind == 2) x[kc_below(c, n)] = NAN;
             if (kind == 3) x[n - 1] = kc_random(c) & 1 ? INFINITY : -INFINITY;
