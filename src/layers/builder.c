@@ -1,5 +1,4 @@
-/* Plan building: buffers, ops that wait for the end of their phase, streams, and the ops that all layers share (linear,
- * head, taps).
+/* Plan building: buffers, ops that wait for the end of their phase, streams, taps.
  *
  * One builder serves three kinds of run. Dry: buffers are addresses that nobody owns, ops are only looked at (layout.c).
  * Real: ops enter a plan. Eager: a phase is carried out as soon as the next one begins, op by op.
@@ -44,6 +43,8 @@ bool neap_arrive(neap_counter *c, int32_t n, int32_t all) {
 }
 
 void neap_builder_begin(neap_builder *b) {
+    static const neap_batch none;
+    if (!b->batch) b->batch = &none; /* a dry run: arguments may point into it */
     b->gemm_scratch =
         (char *)neap_builder_floats(b, (int64_t)b->n_workers * (NEAP_GEMM_SCRATCH / (int64_t)sizeof(float)));
 }
@@ -85,6 +86,7 @@ static void push(neap_builder *b, const neap_builder_pending *from, const void *
     to->op = from->op;
     to->op.layer = b->layer;
     to->op.stream = s->stream;
+    s->last = &to->op;
     to->args_bytes = from->args_bytes;
     memcpy(to->args, args, from->args_bytes);
     b->args_bytes += (from->args_bytes + 63) & ~(size_t)63;
@@ -106,8 +108,10 @@ void neap_builder_op(neap_builder *b, const char *name, bool is_beside, int64_t 
     p.args_bytes = args_bytes;
     push(b, &p, args);
     if (is_beside || s->in_fork) return;
+    neap_op *own = s->last;
     for (int32_t i = 0; i < s->n_later; i++) push(b, &s->later[i], s->later[i].args);
     s->n_later = 0;
+    s->last = own;
 }
 
 void neap_builder_op_later(neap_builder *b, const char *name, int64_t (*count)(const void *),
@@ -118,22 +122,18 @@ void neap_builder_op_later(neap_builder *b, const char *name, int64_t (*count)(c
     to->op = (neap_op){.name = name, .is_beside = true, .count = count, .run = run};
     to->args_bytes = args_bytes;
     memcpy(to->args, args, args_bytes);
-}
-
-static neap_op *last_op(neap_builder *b) {
-    assert(b->s.n_pending > 0);
-    return &b->s.pending[b->s.n_pending - 1].op;
+    s->last = &to->op;
 }
 
 void neap_builder_output(neap_builder *b, const void *data, int64_t width, int64_t ld, const int32_t *n,
                          int32_t factor) {
-    neap_op *op = last_op(b);
+    neap_op *op = b->s.last;
     assert(op->n_outputs < NEAP_OP_OUTPUTS);
     op->outputs[op->n_outputs++] =
         (neap_op_output){.data = data, .bytes = 4 * width, .stride = 4 * ld, .n = n, .factor = factor};
 }
 
-void neap_builder_cost(neap_builder *b, void (*cost)(const void *, neap_op_cost *)) { last_op(b)->cost = cost; }
+void neap_builder_cost(neap_builder *b, void (*cost)(const void *, neap_op_cost *)) { b->s.last->cost = cost; }
 
 void neap_builder_end(neap_builder *b) {
     flush(b);
@@ -171,87 +171,6 @@ void neap_builder_join(neap_builder *b) {
     b->s.in_fork = false;
     b->s.stream = 0;
     if (b->plan) neap_plan_join(b->plan);
-}
-
-/* ---- linear ---- */
-
-typedef struct linear_args {
-    const neap_kernels *k;
-    const neap_batch *batch;
-    const float *x;
-    int64_t ldx;
-    char *scratch;
-    bool is_head; /* rows come from batch->logit_rows */
-    int32_t n;
-    neap_linear_target targets[NEAP_LINEAR_MAX];
-    int64_t first_panel[NEAP_LINEAR_MAX + 1]; /* task index where a target begins */
-} linear_args;
-
-static int64_t linear_count(const void *p) {
-    const linear_args *a = p;
-    return (a->is_head ? a->batch->n_logits : a->batch->n_rows) > 0 ? a->first_panel[a->n] : 0;
-}
-
-static void linear_run(const void *p, int64_t begin, int64_t end, int32_t worker) {
-    const linear_args *a = p;
-    neap_gemm_args products[NEAP_LINEAR_MAX];
-    int32_t n = 0;
-    for (int32_t i = 0; i < a->n; i++) {
-        int64_t from = begin > a->first_panel[i] ? begin : a->first_panel[i];
-        int64_t to = end < a->first_panel[i + 1] ? end : a->first_panel[i + 1];
-        if (from >= to) continue;
-        const neap_linear_target *t = &a->targets[i];
-        products[n] = (neap_gemm_args){.y = t->y,
-                                       .ldy = t->ldy,
-                                       .x = a->x,
-                                       .ldx = a->ldx,
-                                       .rows = a->is_head ? a->batch->logit_rows : NULL,
-                                       .m = a->is_head ? a->batch->n_logits : a->batch->n_rows,
-                                       .w = t->w,
-                                       .panel_begin = from - a->first_panel[i],
-                                       .panel_end = to - a->first_panel[i],
-                                       .x_form = t->form,
-                                       .scratch = neap_gemm_scratch_of(a->scratch, worker)};
-        if (n > 0) products[n - 1].also = &products[n];
-        n++;
-    }
-    if (n > 0) neap_gemm(a->k, products);
-}
-
-static void linear_op(neap_builder *b, const char *name, bool is_beside, linear_args *a) {
-    a->first_panel[0] = 0;
-    for (int32_t i = 0; i < a->n; i++) a->first_panel[i + 1] = a->first_panel[i] + neap_matrix_panels(a->targets[i].w);
-    neap_builder_op(b, name, is_beside, linear_count, linear_run, a, sizeof *a);
-}
-
-void neap_linear_emit(neap_builder *b, const char *name, bool is_beside, neap_input *in,
-                      const neap_linear_target *targets, int32_t n) {
-    assert(n >= 1 && n <= NEAP_LINEAR_MAX);
-    linear_args a = {.k = b->k, .batch = b->batch, .scratch = b->gemm_scratch, .x = in->x, .ldx = in->ldx, .n = n};
-    memcpy(a.targets, targets, (size_t)n * sizeof *targets);
-    linear_op(b, name, is_beside, &a);
-}
-
-void neap_head_emit(neap_builder *b, neap_input *in, const neap_matrix *w, float *y, int64_t ldy) {
-    linear_args a = {
-        .k = b->k, .batch = b->batch, .scratch = b->gemm_scratch, .x = in->x, .ldx = in->ldx, .is_head = true, .n = 1};
-    a.targets[0] = (neap_linear_target){w, y, ldy, b->act};
-    linear_op(b, "head", false, &a);
-}
-
-void neap_glu_products(const neap_kernels *k, const neap_gemm_args *gate, const neap_matrix *up, float *u,
-                       const neap_act *act) {
-    neap_gemm_args first = *gate, second = *gate;
-    second.w = up;
-    second.y = u;
-    first.also = &second;
-    neap_gemm(k, &first);
-    int64_t begin = gate->panel_begin * NEAP_PANEL, end = gate->panel_end * NEAP_PANEL;
-    if (end > gate->w->n) end = gate->w->n;
-    for (int64_t i = 0; i < gate->m; i++) {
-        float *h = gate->y + i * gate->ldy + begin;
-        k->glu(h, h, u + i * gate->ldy + begin, end - begin, act);
-    }
 }
 
 /* ---- taps ---- */

@@ -59,6 +59,7 @@ typedef struct neap_builder_pending {
 typedef struct neap_builder_state { /* of builder.c */
     int32_t i_buffer, i_counter, time, n_later, n_pending, stream;
     bool in_fork;
+    neap_op *last; /* that was added: what outputs and cost are said of */
     neap_builder_pending later[NEAP_BUILDER_LATER];
     neap_builder_pending pending[NEAP_BUILDER_PENDING]; /* the phase that is being emitted */
 } neap_builder_state;
@@ -143,16 +144,62 @@ void neap_builder_join(neap_builder *b);
 /* Whether ops of this use share the phase of the op before: what is_beside is given. */
 static inline bool neap_builder_beside(const neap_builder *b, uint32_t use) { return (b->beside & use) != 0; }
 
+/* ---- the input of a sub-layer ---- */
+
+/* The way from one sub-layer to the next for one row: add the pending output, mix with the bank, norm (residual.c).
+ * In the few class every worker does all rows for itself, at the beginning of the op that reads them; p and p_next are
+ * then different buffers, since everybody reads p while one writes p_next. */
+typedef struct neap_residual_unit {
+    const neap_kernels *k;
+    int64_t width;
+    float eps;
+    int32_t n_bank;
+    const float *c; /* NULL: no mix */
+    const float *norm;
+    const float *p; /* [rows, C] running sum before */
+    const float *y; /* [rows, C] to be added; NULL: nothing */
+    bool is_fresh;  /* y replaces p */
+    float *p_next;  /* [rows, C]; NULL: nobody wants it */
+    float *snapshot;     /* [rows, C] a copy of p_next; NULL: none */
+    const float *bank;   /* [n_bank][bank_stride] */
+    const float *weights, *kept; /* stage 1 of this mix, row r at r * stride */
+    int64_t bank_stride, weights_stride, kept_stride;
+    int64_t kept_rows; /* rows that have a kept sum */
+    float *own;        /* [workers][own_floats] */
+    int64_t own_floats;
+} neap_residual_unit;
+struct neap_residual_bank;
+
 /* The normed input of a sub-layer, [rows, C]. In the many class a phase before has made it (x). In the few class every
- * worker makes it for itself at the beginning of the op that reads it (unit, residual.c): a row's mix and norm cost less
- * than a barrier. The first op that takes the input also writes the new running sum. */
+ * worker makes it for itself (unit): a row's mix and norm cost less than a barrier. The first op that takes the input
+ * also writes the new running sum. */
 typedef struct neap_input {
-    const float *x;
+    float *x; /* with a unit: where a copy may be put that later phases read */
     int64_t ldx;
-    const struct neap_residual_unit *unit; /* NULL: x holds the rows */
+    const neap_residual_unit *unit;        /* NULL: x holds the rows */
+    const struct neap_residual_bank *bank; /* follows the phase of the first op that takes the input; NULL: nothing */
     bool is_taken;
 } neap_input;
-static inline neap_input neap_input_of(const float *x, int64_t ldx) { return (neap_input){.x = x, .ldx = ldx}; }
+static inline neap_input neap_input_of(float *x, int64_t ldx) { return (neap_input){.x = x, .ldx = ldx}; }
+
+/* An input as an op's arguments hold it. */
+typedef struct neap_taken {
+    const float *x;
+    int64_t ldx;
+    float *copy; /* NULL: none is wanted */
+    bool has_unit, writes;
+    neap_residual_unit unit;
+} neap_taken;
+/* wants_copy: in->x shall hold the rows for later phases. */
+neap_taken neap_input_take(neap_input *in, bool wants_copy);
+/* Right after the op was added: what it writes besides its own results, and what shall follow. */
+void neap_input_follow(neap_builder *b, const neap_input *in, const neap_taken *t);
+/* Rows 0 .. m - 1 (or the listed ones, one after another) for the worker that does tasks begin .. end - 1 of n_tasks,
+ * ldx apart. Without a unit: x, and listed rows are where they are. */
+const float *neap_taken_rows(const neap_taken *t, const int32_t *rows, int64_t m, int64_t begin, int64_t end,
+                             int64_t n_tasks, int32_t worker);
+
+/* ---- linear.c ---- */
 
 /* y[i, :] = W x[i, :] for all rows of the step (or the listed ones); up to NEAP_LINEAR_MAX matrices that share
  * their input form one op whose tasks are panels. A result that decides a discrete choice (router, indexer) takes x in
@@ -164,15 +211,48 @@ typedef struct neap_linear_target {
     int64_t ldy;
     neap_x_form form;
 } neap_linear_target;
+/* h = act(gate x, up x): gate and up of the same panel in one task. h, u [rows][ld]; u holds up x. */
+typedef struct neap_linear_glu {
+    const neap_matrix *gate, *up; /* of one shape; gate NULL: none */
+    float *h, *u;
+    int64_t ld;
+    neap_x_form form;
+    neap_act act;
+} neap_linear_glu;
+typedef struct neap_linear {
+    const neap_kernels *k;
+    const neap_batch *batch;
+    neap_taken in;
+    char *scratch;
+    bool is_head; /* rows come from batch->logit_rows */
+    int32_t n;
+    neap_linear_target targets[NEAP_LINEAR_MAX];
+    neap_linear_glu glu;
+    int64_t first_panel[NEAP_LINEAR_MAX + 2]; /* task where a target begins; the glu's come last */
+} neap_linear;
+
 void neap_linear_emit(neap_builder *b, const char *name, bool is_beside, neap_input *in,
                       const neap_linear_target *targets, int32_t n);
+void neap_glu_emit(neap_builder *b, const char *name, bool is_beside, neap_input *in, const neap_linear_glu *glu);
 /* The head: rows batch->logit_rows of x to consecutive rows of y. */
 void neap_head_emit(neap_builder *b, neap_input *in, const neap_matrix *w, float *y, int64_t ldy);
 
-/* h = act(gate x, up x) over the panels of gate: gate->y becomes h, u holds up x, both [m][ldy]. The two weights have
- * the same shape. */
-void neap_glu_products(const neap_kernels *k, const neap_gemm_args *gate, const neap_matrix *up, float *u,
-                       const neap_act *act);
+/* For ops that do more than that: arguments, number of tasks, and the two halves of a task: the input, the products of
+ * a range of panels. glu may be NULL. */
+neap_linear neap_linear_of(const neap_builder *b, const neap_taken *in, const neap_linear_target *targets, int32_t n,
+                           const neap_linear_glu *glu);
+int64_t neap_linear_tasks(const neap_linear *l);
+const float *neap_linear_rows(const neap_linear *l, int64_t begin, int64_t end, int32_t worker);
+void neap_linear_products(const neap_linear *l, const float *x, int64_t begin, int64_t end, int32_t worker);
+void neap_linear_outputs(neap_builder *b, const neap_linear *l);
+void neap_linear_cost(const void *linear, neap_op_cost *out);
+/* Adds one matrix, read once and applied to m rows. */
+void neap_matrix_cost(neap_op_cost *out, const neap_matrix *w, double m);
+/* h = act(h, u) over columns of panels begin .. end - 1; h and u [m][ld]. */
+void neap_glu_panels(const neap_kernels *k, const neap_act *act, const neap_matrix *gate, float *h, const float *u,
+                     int64_t ld, int64_t m, int64_t begin, int64_t end);
+
+/* ---- taps ---- */
 
 /* Rows [rows, width] shown to the segments that asked (no-op without taps). suffix -1: no ".N". */
 void neap_tap_emit(neap_builder *b, const char *name, int32_t suffix, const void *data, int64_t ld, int64_t width,
@@ -199,8 +279,21 @@ neap_cache_layer_spec neap_mla_cache(const neap_mla_spec *s, neap_row_kind laten
 
 /* ---- the residual stream (plain or AttnRes) ---- */
 enum { NEAP_STREAM_BANK_MAX = 1024 }; /* blocks of layers */
+/* Stage 1 of the mixes that see the same bank: made once a snapshot was taken. */
+typedef struct neap_residual_bank {
+    const neap_kernels *k;
+    const neap_batch *batch;
+    const neap_network *net;
+    const float *bank; /* [n_bank][bank_stride] */
+    float *weights;    /* [rows][n_mixes][ld_weights] */
+    float *kept;       /* [kept_rows][n_mixes][C]; NULL: no sums are kept */
+    int64_t bank_stride, ld_weights, kept_rows;
+    int32_t n_bank, first_mix, n_mixes;
+} neap_residual_bank;
+
 typedef struct neap_stream {
     float *p;        /* [rows, C] running sum */
+    float *p_other;  /* few: the buffer that the next running sum is written to */
     float *bank;     /* [blocks][rows, C] snapshots, NULL without AttnRes */
     float *mix;      /* [rows, C] the last mix of bank and p (what the norm reads): y; NULL without AttnRes */
     float *x;        /* [rows, C] normed input of the next sub-layer */
@@ -209,10 +302,14 @@ typedef struct neap_stream {
     float *kept;     /* [kept_rows][n_mixes][C] their weighted sums over the bank */
     int64_t n_mixes; /* that see the same bank: two per layer of a block */
     int64_t ld_weights, kept_rows;
-    int32_t n_bank; /* snapshots so far, while emitting */
-    int32_t i_mix;  /* number of the next mix, while emitting */
-    bool has_y;     /* y is pending */
-    bool is_fresh;  /* the pending y replaces p instead of being added */
+    int32_t keep_from; /* snapshots from which sums are kept */
+    int32_t n_bank;    /* snapshots so far, while emitting */
+    int32_t i_mix;     /* number of the next mix, while emitting */
+    bool is_fused;     /* every worker for itself, in the op that reads the input */
+    bool has_y;        /* y is pending */
+    bool is_fresh;     /* the pending y replaces p instead of being added */
+    neap_residual_unit unit; /* of the input that was given out last */
+    neap_residual_bank next; /* the bank with that unit's snapshot */
 } neap_stream;
 /* Takes the stream's buffers. */
 void neap_stream_claim(neap_builder *b, neap_stream *s);
