@@ -367,14 +367,14 @@ static int start(run *r, const neap_model_info *info, neap_engine_options *e) {
         if (n > most) most = n;
     }
     fill_tokens(r, most, info->vocab);
-    neap_engine_options_init(e);
+    neap_cli_settings settings;
+    neap_cli_settings_fill(&settings, r->s.options, r->s.model);
+    *e = settings.engine;
     e->seqs_max = (int32_t)r->seqs_max;
-    e->n_threads = (int32_t)r->s.options->threads;
     e->context_max = (int32_t)(most + r->n_new + 1);
-    e->batch_tokens_max = (int32_t)r->s.options->batch_size;
-    neap_cli_number_types(r->s.options, e);
     r->announced.struct_size = sizeof r->announced;
     int code = neap_cli_failed(neap_engine_memory(r->s.model, e, &r->announced), NEAP_CLI_RUNNING);
+    e->tuning = NULL; /* it ends here */
     if (code != NEAP_EXIT_OK) return code;
     r->load_bytes = status_bytes("VmHWM");
     reset_peak();

@@ -197,3 +197,15 @@ int neap_cli_check_output(const char *path) {
     neap_cli_text_free(&parent);
     return code;
 }
+
+int neap_cli_write_file(const char *path, const char *bytes, size_t n) {
+    FILE *f = fopen(path, "w");
+    if (f == NULL) {
+        neap_cli_error("%s: %s", path, strerror(errno));
+        return NEAP_EXIT_FILE;
+    }
+    size_t written = fwrite(bytes, 1, n, f);
+    if (fclose(f) == 0 && written == n) return NEAP_EXIT_OK;
+    neap_cli_error("%s: %s", path, strerror(errno));
+    return NEAP_EXIT_RESOURCE;
+}

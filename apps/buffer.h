@@ -37,6 +37,9 @@ int neap_cli_read_file(neap_cli_text *t, const char *path, size_t limit);
  * directory does not exist or may not be written, or when something else has the name; else 0. */
 int neap_cli_check_output(const char *path);
 
+/* Writes a whole file. Prints one line and returns an exit code when it fails, else 0. */
+int neap_cli_write_file(const char *path, const char *bytes, size_t n);
+
 enum { NEAP_CLI_TEXT_MAX = 64 << 20 }; /* bytes of a prompt or document file */
 
 #endif

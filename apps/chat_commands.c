@@ -230,8 +230,8 @@ static void do_set(neap_cli_chat_state *c, char *argument) {
     char *value = argument + strcspn(argument, " \t=");
     if (*value != 0) *value++ = 0;
     value += strspn(value, " \t=");
-    for (size_t i = 0; i < neap_cli_option_count && argument[0] == 0; i++) {
-        const neap_cli_option *option = &neap_cli_option_table[i];
+    for (size_t i = 0; i < neap_cli_option_count() && argument[0] == 0; i++) {
+        const neap_cli_option *option = neap_cli_option_at(i);
         char text[64];
         if (!option->can_set) continue;
         neap_cli_option_show(c->options, option, text, sizeof text);

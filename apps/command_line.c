@@ -137,8 +137,8 @@ static int set_value(neap_cli_options *o, const neap_cli_option *option, const c
 
 static int set_defaults(neap_cli_options *o) {
     *o = (neap_cli_options){.command = NEAP_CLI_COMMANDS};
-    for (size_t i = 0; i < neap_cli_option_count; i++) {
-        const neap_cli_option *option = &neap_cli_option_table[i];
+    for (size_t i = 0; i < neap_cli_option_count(); i++) {
+        const neap_cli_option *option = neap_cli_option_at(i);
         if (option->standard == NULL) continue;
         /* The default of such a switch depends on the command or the model: -1 = not said. */
         if (option->type == NEAP_CLI_BOOL)
@@ -150,8 +150,8 @@ static int set_defaults(neap_cli_options *o) {
 }
 
 static int set_from_environment(neap_cli_options *o) {
-    for (size_t i = 0; i < neap_cli_option_count; i++) {
-        const neap_cli_option *option = &neap_cli_option_table[i];
+    for (size_t i = 0; i < neap_cli_option_count(); i++) {
+        const neap_cli_option *option = neap_cli_option_at(i);
         if (!option->has_environment || (option->commands & 1u << o->command) == 0) continue;
         char name[64];
         neap_cli_option_environment(option, name, sizeof name);
@@ -189,8 +189,8 @@ static size_t distance(const char *a, const char *b) {
 static const char *closest_option(const char *name, int32_t command) {
     const char *best = NULL;
     size_t length = strlen(name), limit = length < 4 ? 1 : length / 3, best_distance = limit + 1;
-    for (size_t i = 0; i < neap_cli_option_count; i++) {
-        const neap_cli_option *option = &neap_cli_option_table[i];
+    for (size_t i = 0; i < neap_cli_option_count(); i++) {
+        const neap_cli_option *option = neap_cli_option_at(i);
         if ((option->commands & 1u << command) == 0) continue;
         for (int k = 0; k < NEAP_CLI_NAMES && option->names[k] != NULL; k++) {
             const char *candidate = option->names[k];
@@ -232,8 +232,8 @@ static const neap_cli_option *find_option(const char *name, size_t n, uint32_t c
     if (n >= sizeof plain) return NULL;
     for (size_t i = 0; i < n; i++) plain[i] = name[i] == '_' && name[1] == '-' ? '-' : name[i];
     plain[n] = 0;
-    for (size_t i = 0; i < neap_cli_option_count; i++) {
-        const neap_cli_option *option = &neap_cli_option_table[i];
+    for (size_t i = 0; i < neap_cli_option_count(); i++) {
+        const neap_cli_option *option = neap_cli_option_at(i);
         if ((option->commands & commands) == 0) continue;
         for (int k = 0; k < NEAP_CLI_NAMES && option->names[k] != NULL; k++) {
             const char *candidate = option->names[k];
@@ -341,7 +341,8 @@ static int take_arguments(neap_cli_options *o, int argc, char **argv, int first)
         o->task = words[at++];
     }
     /* With -m there is no MODEL argument; NEAP_MODEL steps in where the argument is left out. */
-    if (needs_model && o->model == NULL && n - at > info->args_min) o->model = words[at++];
+    int may_have_model = needs_model || info->takes_model == 3;
+    if (may_have_model && o->model == NULL && n - at > info->args_min) o->model = words[at++];
     if (o->model == NULL) o->model = model_default;
     if (needs_model && (o->model == NULL || o->model[0] == 0)) {
         neap_cli_error("%s: neap %s %s", n > 0 ? "an argument is missing" : "no model given", info->name,

@@ -50,8 +50,23 @@ typedef struct neap_cli_options {
     int64_t stride, positions, limit;
     uint64_t save_max;
     /* bench */
-    const char *depth, *batch;
+    const char *depth, *batch, *compare, *plot;
     int64_t bench_prompt, bench_new, repetitions;
+    int32_t mixed, csv, markdown;
+    const char *trace, *hashes; /* also of run */
+    /* info --plan */
+    int32_t show_plan;
+    int64_t plan_rows, plan_depth, plan_batch, cores;
+    const char *plan_dot;
+    double memory_scale;
+    /* how steps run; see settings.h */
+    const char *plan, *streams, *pin;
+    int64_t threads_batch, few_rows;       /* few_rows -1 = not said */
+    int32_t oversubscribe, tuning, cache;  /* tuning, cache: -1 = not said */
+    double tune_seconds, seconds, max_age; /* max_age: days; -1 = not said */
+    const char *cache_dir;
+    int32_t cache_verify, all, dry_run;
+    uint64_t max_size; /* 0 = not said */
 } neap_cli_options;
 
 typedef enum neap_cli_command {
@@ -65,6 +80,9 @@ typedef enum neap_cli_command {
     NEAP_CLI_PERPLEXITY,
     NEAP_CLI_EVAL,
     NEAP_CLI_BENCH,
+    NEAP_CLI_TUNE,
+    NEAP_CLI_DOCTOR,
+    NEAP_CLI_CACHE,
     NEAP_CLI_COMPLETION,
     NEAP_CLI_MAN,
     NEAP_CLI_VERSION,
@@ -104,14 +122,14 @@ typedef struct neap_cli_command_info {
     const char *name;
     const char *arguments;  /* for the synopsis: "MODEL [PROMPT]" */
     int args_min, args_max; /* positional arguments besides MODEL */
-    int takes_model;        /* 2: unless --cpu-info */
+    int takes_model;        /* 2: unless --cpu-info; 3: may be left out */
     const char *summary;    /* one line */
     const char *text;       /* a paragraph or two; may be NULL */
     const char *examples;   /* lines; may be NULL */
 } neap_cli_command_info;
 
-extern const neap_cli_option neap_cli_option_table[];
-extern const size_t neap_cli_option_count;
+const neap_cli_option *neap_cli_option_at(size_t i); /* 0 .. count - 1 */
+size_t neap_cli_option_count(void);
 extern const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS];
 /* The first word after the command, one of "a|b"; NULL = there is none. */
 extern const char *const neap_cli_task_table[NEAP_CLI_COMMANDS];

@@ -37,7 +37,7 @@ int neap_cli_next_event(neap_cli_session *s, neap_event *event) {
             neap_cli_error("the engine has nothing to do although the request is not complete");
             return NEAP_EXIT_INTERNAL;
         }
-        status = neap_step(s->engine);
+        status = neap_cli_session_step(s);
         was_idle = status == NEAP_AGAIN;
         if (status != NEAP_OK && status != NEAP_AGAIN) return neap_cli_failed(status, NEAP_CLI_RUNNING);
     }

@@ -290,7 +290,7 @@ static int ask_all(run *r) {
         while (code == NEAP_EXIT_OK && n_submitted < r->n && n_submitted - n_done < places)
             code = submit(r, &r->probes[n_submitted++]);
         if (code != NEAP_EXIT_OK) break;
-        neap_status status = neap_step(r->s.engine);
+        neap_status status = neap_cli_session_step(&r->s);
         int was_idle = status == NEAP_AGAIN, is_done = 0;
         if (status != NEAP_AGAIN) code = neap_cli_failed(status, NEAP_CLI_RUNNING);
         neap_event event = {.struct_size = sizeof event};

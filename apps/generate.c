@@ -212,7 +212,7 @@ static int loop(work *w, neap_seq *seq) {
             neap_status status = neap_cancel(seq);
             if (status != NEAP_OK) return neap_cli_failed(status, NEAP_CLI_RUNNING);
         }
-        neap_status stepped = neap_step(w->s->engine);
+        neap_status stepped = neap_cli_session_step(w->s);
         if (stepped != NEAP_OK && stepped != NEAP_AGAIN) return neap_cli_failed(stepped, NEAP_CLI_RUNNING);
         neap_event event = {.struct_size = sizeof event};
         neap_status polled;

@@ -5,13 +5,18 @@
 #include "neap.h"
 #include "command_line.h"
 #include "buffer.h"
+#include "settings.h"
+#include "watch.h"
 
 typedef struct neap_cli_session {
     const neap_cli_options *options; /* borrowed */
     neap_model *model;
     const neap_tokenizer *tokenizer; /* of the model; NULL when it has none */
     neap_engine *engine;
-    int32_t context; /* tokens of the engine's one sequence */
+    neap_cli_settings settings; /* of the engine */
+    neap_cli_watch *watch;      /* borrowed; NULL: steps are not looked at */
+    int32_t context;            /* tokens of the engine's one sequence */
+    int is_from_cache;          /* the weights were read packed */
     double load_seconds;
 } neap_cli_session;
 
@@ -30,6 +35,8 @@ const char *neap_cli_index_name(int32_t index_type);
 const char *neap_cli_act_name(int32_t act_type);
 /* What is in use, e.g. "int16, int8 for routed experts". */
 void neap_cli_acts(char *text, size_t capacity, const neap_engine_options *e, const neap_model_info *info);
+/* neap_step, and a look at what it did where --trace or --hashes want one. */
+neap_status neap_cli_session_step(neap_cli_session *s);
 /* The engine with --parallel sequences of `context` tokens each. */
 int neap_cli_session_start_many(neap_cli_session *s, int32_t context, int32_t n_seqs);
 /* The context for a prompt of n_prompt tokens: -c, or what prompt and answer need within the model's limit. */

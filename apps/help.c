@@ -1,4 +1,4 @@
-/* Help, manual page and completion, all generated from the two tables of option_table.c; see command_line.h.
+/* Help, manual page and completion, all generated from the tables of options and commands; see command_line.h.
  *
  * The help is for reading in a terminal: wrapped to its width, options in groups. The manual page is mdoc(7)
  * source. The completion is a bash function without dependencies; it knows commands, the options of each,
@@ -15,7 +15,8 @@
 #include "terminal.h"
 #include "buffer.h"
 
-static const char *const groups[] = {"This command", "Prompt", "Sampling", "Output", "Model and machine", "General"};
+static const char *const groups[] = {"This command",      "Prompt",        "Sampling",      "Output",
+                                     "Model and machine", "How steps run", "Cache on disk", "General"};
 enum { GROUPS = sizeof groups / sizeof groups[0] };
 
 static const struct {
@@ -23,7 +24,7 @@ static const struct {
     const char *text;
 } exit_texts[] = {
     {0, "success"},
-    {1, "internal error; verify: a tensor differs"},
+    {1, "internal error; verify, doctor, cache verify: something is wrong"},
     {2, "wrong usage"},
     {3, "bad model or other bad file"},
     {4, "out of memory, disk space or descriptors"},
@@ -119,8 +120,8 @@ void neap_cli_help_command(neap_cli_command command) {
     }
     for (int g = 0; g < GROUPS; g++) {
         int has_title = 0;
-        for (size_t i = 0; i < neap_cli_option_count; i++) {
-            const neap_cli_option *option = &neap_cli_option_table[i];
+        for (size_t i = 0; i < neap_cli_option_count(); i++) {
+            const neap_cli_option *option = neap_cli_option_at(i);
             if ((option->commands & 1u << command) == 0 || strcmp(option->group, groups[g]) != 0) continue;
             if (!has_title) neap_cli_text_printf(&out, "\n%s:\n", g == 0 ? "Options" : groups[g]);
             has_title = 1;
@@ -265,8 +266,8 @@ void neap_cli_print_man(void) {
     neap_cli_text_puts(&out, ".El\n.Sh OPTIONS\n");
     for (int g = 0; g < GROUPS; g++) {
         neap_cli_text_printf(&out, ".Ss %s\n.Bl -tag -width Ds\n", g == 0 ? "Of single commands" : groups[g]);
-        for (size_t i = 0; i < neap_cli_option_count; i++) {
-            if (strcmp(neap_cli_option_table[i].group, groups[g]) == 0) mdoc_option(&out, &neap_cli_option_table[i]);
+        for (size_t i = 0; i < neap_cli_option_count(); i++) {
+            if (strcmp(neap_cli_option_at(i)->group, groups[g]) == 0) mdoc_option(&out, neap_cli_option_at(i));
         }
         neap_cli_text_puts(&out, ".El\n");
     }
@@ -306,8 +307,8 @@ void neap_cli_print_completion(void) {
     neap_cli_text_puts(&out, "\" ;;\n    completion) options=\"bash\" ;;\n");
     for (int i = 0; i < NEAP_CLI_COMPLETION; i++) {
         neap_cli_text_printf(&out, "    %s) options=\"", neap_cli_command_table[i].name);
-        for (size_t k = 0; k < neap_cli_option_count; k++) {
-            const neap_cli_option *option = &neap_cli_option_table[k];
+        for (size_t k = 0; k < neap_cli_option_count(); k++) {
+            const neap_cli_option *option = neap_cli_option_at(k);
             if ((option->commands & 1u << i) == 0) continue;
             for (int a = 0; a < NEAP_CLI_NAMES && option->names[a] != NULL; a++)
                 neap_cli_text_printf(&out, "%s ", option->names[a]);
@@ -317,8 +318,8 @@ void neap_cli_print_completion(void) {
         neap_cli_text_puts(&out, "\" ;;\n");
     }
     neap_cli_text_puts(&out, "    esac\n    case $before in\n");
-    for (size_t k = 0; k < neap_cli_option_count; k++) {
-        const neap_cli_option *option = &neap_cli_option_table[k];
+    for (size_t k = 0; k < neap_cli_option_count(); k++) {
+        const neap_cli_option *option = neap_cli_option_at(k);
         if (option->type == NEAP_CLI_BOOL) continue;
         neap_cli_text_puts(&out, "    ");
         for (int a = 0; a < NEAP_CLI_NAMES && option->names[a] != NULL; a++)

@@ -187,17 +187,15 @@ static int describe(const neap_cli_options *o, const neap_model *m) {
     neap_model_info info = {.struct_size = sizeof info};
     neap_memory memory = {.struct_size = sizeof memory}, bf16 = {.struct_size = sizeof bf16};
     neap_engine_options e, plain;
+    neap_cli_settings settings;
     neap_cli_text out = {0}, cpu = {0};
     int code = neap_cli_failed(neap_model_describe(m, &info), NEAP_CLI_OPENING);
     if (code != NEAP_EXIT_OK) return code;
-    neap_engine_options_init(&e);
-    e.n_threads = (int32_t)o->threads;
+    neap_cli_settings_fill(&settings, o, m);
+    e = settings.engine;
     e.seqs_max = (int32_t)o->parallel;
-    e.batch_tokens_max = (int32_t)o->batch_size;
-    e.memory_max = o->memory_max;
     e.context_max = (int32_t)o->ctx_size;
     if (e.context_max == 0) e.context_max = info.context_max > 0 && info.context_max < 8192 ? info.context_max : 8192;
-    neap_cli_number_types(o, &e);
     plain = e;
     plain.cache_type = NEAP_CACHE_BF16;
     plain.index_type = NEAP_INDEX_BF16;
@@ -223,7 +221,21 @@ static int describe(const neap_cli_options *o, const neap_model *m) {
     return code;
 }
 
+/* Flags that would do nothing are refused instead. */
+static int check_flags(const neap_cli_options *o) {
+    int is_about_plan = o->plan_dot != NULL || o->cores > 0 || o->plan_rows > 1 || o->plan_batch > 1;
+    if (o->show_plan && o->model == NULL)
+        neap_cli_error("--plan needs a model");
+    else if (!o->show_plan && is_about_plan)
+        neap_cli_error("--plan-rows, --batch, --plan-dot and --cores need --plan");
+    else
+        return neap_cli_settings_check(o);
+    return NEAP_EXIT_USAGE;
+}
+
 int neap_cli_info(const neap_cli_options *o) {
+    int code = check_flags(o);
+    if (code != NEAP_EXIT_OK) return code;
     if (o->cpu_info && o->model == NULL) return machine(o);
     neap_model_options options;
     neap_model_options_init(&options);
@@ -232,8 +244,8 @@ int neap_cli_info(const neap_cli_options *o) {
     options.strict = o->strict;
     options.log = neap_cli_log;
     neap_model *m = NULL;
-    int code = neap_cli_failed(neap_model_open(&m, o->model, &options), NEAP_CLI_OPENING);
-    if (code == NEAP_EXIT_OK) code = describe(o, m);
+    code = neap_cli_failed(neap_model_open(&m, o->model, &options), NEAP_CLI_OPENING);
+    if (code == NEAP_EXIT_OK) code = o->show_plan ? neap_cli_plan_show(o, m) : describe(o, m);
     neap_model_close(m);
     return code;
 }

@@ -61,6 +61,9 @@ static int command(neap_cli_options *o) {
     case NEAP_CLI_PERPLEXITY: return neap_cli_perplexity(o);
     case NEAP_CLI_EVAL: return neap_cli_eval(o);
     case NEAP_CLI_BENCH: return neap_cli_bench(o);
+    case NEAP_CLI_TUNE: return neap_cli_tune(o);
+    case NEAP_CLI_DOCTOR: return neap_cli_doctor(o);
+    case NEAP_CLI_CACHE: return neap_cli_cache(o);
     case NEAP_CLI_COMPLETION: return completion(o);
     case NEAP_CLI_MAN: neap_cli_print_man(); return NEAP_EXIT_OK;
     case NEAP_CLI_VERSION: return version();

@@ -165,10 +165,13 @@ static int answer(neap_cli_session *s) {
 
 int neap_cli_run(const neap_cli_options *o) {
     neap_cli_session s = {0};
+    neap_cli_watch *watch = NULL;
     int code = check_flags(o);
+    if (code == NEAP_EXIT_OK) code = neap_cli_watch_open(&watch, o);
     if (code == NEAP_EXIT_OK) code = neap_cli_session_open(&s, o);
+    s.watch = watch;
     if (code == NEAP_EXIT_OK) code = neap_cli_session_needs_tokenizer(&s);
     if (code == NEAP_EXIT_OK) code = answer(&s);
     neap_cli_session_close(&s);
-    return code;
+    return neap_cli_watch_close(watch, code);
 }

@@ -1,10 +1,10 @@
 /* Opening a model and starting an engine for the commands; the first half of generate.h.
  *
- * Options become the library's option structs here and nowhere else. The context of a run is chosen after the
- * prompt is known: as much as prompt and answer need, so that a long document needs no -c and a short question
- * claims little memory.
+ * Options become the library's option structs here and in settings.c, nowhere else. The context of a run is chosen
+ * after the prompt is known: as much as prompt and answer need, so that a long document needs no -c and a short
+ * question claims little memory.
  *
- * Called by run, chat, logits, verify, perplexity, eval. Owns model and engine of a session. */
+ * Called by all commands that load weights. Owns model and engine of a session. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,24 +13,80 @@
 #include "report.h"
 #include "terminal.h"
 
+static void fill_model_options(neap_model_options *m, const neap_cli_options *o) {
+    neap_model_options_init(m);
+    m->cpu = o->cpu;
+    m->n_threads = (int32_t)o->threads;
+    m->allow_nonfinite = o->allow_nonfinite;
+    m->strict = o->strict;
+    m->latent_norm_eps = (float)o->latent_norm_eps;
+    m->log = neap_cli_log;
+}
+
+static void no_log(void *user, neap_log_level level, const char *text) {
+    (void)user;
+    (void)level;
+    (void)text;
+}
+
+/* The size that decides about the cache, from headers alone; 0: the real opening will say what is wrong. */
+static uint64_t packed_bytes(const neap_cli_options *o) {
+    neap_model *m = NULL;
+    neap_model_options options;
+    neap_model_info info = {.struct_size = sizeof info};
+    fill_model_options(&options, o);
+    options.describe_only = 1;
+    options.log = no_log;
+    uint64_t bytes = 0;
+    if (neap_model_open(&m, o->model, &options) == NEAP_OK && neap_model_describe(m, &info) == NEAP_OK)
+        bytes = info.packed_bytes;
+    neap_model_close(m);
+    return bytes;
+}
+
+static int add_written(void *user, const neap_cache_entry *e) {
+    uint64_t *bytes = user;
+    if (strcmp(e->kind, "weights") == 0) *bytes += e->bytes;
+    return 0;
+}
+
+/* Gigabytes do not appear on somebody's disk in silence. before: bytes of weights that were there already. */
+static void say_written(const neap_cli_session *s, const char *dir, uint64_t before) {
+    uint64_t now = 0;
+    char size[64];
+    if (s->options->quiet || neap_cache_list(dir, 0, add_written, &now) != NEAP_OK || now <= before) return;
+    neap_cli_note("neap: packed weights kept in %s (%s); --no-cache turns this off", dir,
+                  neap_cli_bytes(now - before, size, sizeof size));
+}
+
 int neap_cli_session_open(neap_cli_session *s, const neap_cli_options *o) {
     *s = (neap_cli_session){.options = o};
+    int code = neap_cli_settings_check(o);
+    if (code != NEAP_EXIT_OK) return code;
     double begin = neap_cli_seconds();
     neap_model_options options;
-    neap_model_options_init(&options);
-    options.cpu = o->cpu;
-    options.n_threads = (int32_t)o->threads;
-    options.allow_nonfinite = o->allow_nonfinite;
-    options.strict = o->strict;
-    options.latent_norm_eps = (float)o->latent_norm_eps;
-    options.log = neap_cli_log;
+    neap_model_info info = {.struct_size = sizeof info};
+    neap_cli_text dir = {0};
+    uint64_t before = 0;
+    fill_model_options(&options, o);
     options.progress = neap_cli_load_progress;
+    int asks_size = o->cache < 0 && (o->cache_dir == NULL || o->cache_dir[0] == 0);
+    if (neap_cli_cache_wanted(o, asks_size ? packed_bytes(o) : 0)) options.cache_dir = neap_cli_cache_dir(o, &dir);
+    options.cache_verify = o->cache_verify;
+    if (options.cache_dir != NULL) (void)neap_cache_list(options.cache_dir, 0, add_written, &before);
     neap_status status = neap_model_open(&s->model, o->model, &options);
     neap_cli_progress_clear();
-    if (status != NEAP_OK) return neap_cli_failed(status, NEAP_CLI_OPENING);
-    s->tokenizer = neap_model_tokenizer(s->model);
-    s->load_seconds = neap_cli_seconds() - begin;
-    return NEAP_EXIT_OK;
+    if (status == NEAP_OK) {
+        s->tokenizer = neap_model_tokenizer(s->model);
+        s->load_seconds = neap_cli_seconds() - begin;
+        s->is_from_cache = neap_model_describe(s->model, &info) == NEAP_OK && info.is_from_cache;
+        if (options.cache_dir != NULL && !s->is_from_cache) say_written(s, options.cache_dir, before);
+        if (neap_cli_is_verbose())
+            neap_cli_note("weights: %s in %.2f s", s->is_from_cache ? "read packed from the cache" : "packed",
+                          s->load_seconds);
+    }
+    neap_cli_text_free(&dir);
+    return neap_cli_failed(status, NEAP_CLI_OPENING);
 }
 
 int neap_cli_session_needs_tokenizer(const neap_cli_session *s) {
@@ -113,22 +169,29 @@ static void say_types(const neap_cli_session *s, const neap_engine_options *e) {
 }
 
 static int start(neap_cli_session *s, int32_t context, int32_t n_seqs, int enable_taps) {
-    const neap_cli_options *o = s->options;
-    neap_engine_options options;
-    neap_engine_options_init(&options);
-    options.n_threads = (int32_t)o->threads;
-    options.seqs_max = n_seqs;
-    options.context_max = context;
-    options.batch_tokens_max = (int32_t)o->batch_size;
-    options.memory_max = o->memory_max;
-    options.enable_taps = enable_taps;
-    options.log = neap_cli_log;
-    neap_cli_number_types(o, &options);
-    if (s->engine == NULL) say_types(s, &options);
+    neap_engine_options *e = &s->settings.engine;
+    char text[256];
+    neap_cli_settings_fill(&s->settings, s->options, s->model);
+    e->seqs_max = n_seqs;
+    e->context_max = context;
+    e->enable_taps = enable_taps;
+    neap_cli_watch_prepare(s->watch, e);
+    if (s->engine == NULL) say_types(s, e);
+    if (s->engine == NULL && neap_cli_is_verbose()) {
+        neap_cli_tuning_text(e->tuning, text, sizeof text);
+        neap_cli_note("steps: %s, %s (%s)", e->plan == NEAP_PLAN_EAGER ? "eager" : "plans", text,
+                      s->settings.is_tuned ? "tuned" : "not tuned");
+    }
     neap_engine_destroy(s->engine);
     s->engine = NULL;
     s->context = context;
-    return neap_cli_failed(neap_engine_create(&s->engine, s->model, &options), NEAP_CLI_RUNNING);
+    return neap_cli_failed(neap_engine_create(&s->engine, s->model, e), NEAP_CLI_RUNNING);
+}
+
+neap_status neap_cli_session_step(neap_cli_session *s) {
+    neap_status status = neap_step(s->engine);
+    if (status != NEAP_OK || s->watch == NULL) return status;
+    return neap_cli_watch_step(s->watch, s->engine);
 }
 
 int neap_cli_session_start(neap_cli_session *s, int32_t context, int enable_taps) {
