@@ -4,7 +4,9 @@
  * position (neap_attend_split), each split is summed page by page, the splits are put together in order. So how
  * the work is dealt out changes no bit:
  *   whole mode  a task is a tile of rows x a group of heads; it computes all splits and puts them together
- *   split mode  few rows (decode): a task is one split of it, and whoever reads o_lat puts them together
+ *   split mode  few rows (decode): a task is one split of it; whoever finishes the last task of a group of heads puts
+ *               the splits of all rows together
+ * In the few class the last one of a group goes on with its heads' value projection and gate: no barrier between.
  * Groups are as large as possible (a cached row is decoded once per task) while every worker has work. */
 #include "layers/mla_inner.h"
 
@@ -13,6 +15,10 @@ enum {
     SPLIT_PART_FLOATS = 4 << 20, /* all splits of a step in split mode: 16 MiB */
     GROUP_MIN = 4,               /* heads; smaller groups decode more than they compute */
     STAT_FLOATS = NEAP_ATTEND_SPLITS * NEAP_ATTEND_ROWS * NEAP_ATTEND_HEADS,
+    /* What a head's value projection costs, in positions of its attention (128 x 512 weights in BF16 that stream from
+     * memory: about 13 us; a position of one head: 23 ns), divided by what decoding a position once more costs (1.5
+     * heads) and by two: see spread(). */
+    EXPAND_POSITIONS = 187,
 };
 
 static int64_t splits_of(int64_t n) {
@@ -23,34 +29,50 @@ static int64_t splits_of(int64_t n) {
 /* How this step is dealt out; every worker finds the same. */
 typedef struct dealing {
     bool is_split;
-    int64_t n_splits, group, n_groups;
+    int64_t n_tiles, most_splits, n_splits, group,
+        n_groups; /* most_splits: of any tile; n_splits: tasks made of them */
 } dealing;
+
+static void cut_groups(dealing *d, int64_t heads, int64_t group) {
+    d->group = group;
+    d->n_groups = (heads + group - 1) / group;
+}
+
+/* Few class: one worker expands a group, so n_groups workers share this work, of which there is E = 560 positions per
+ * head. Twice as many groups save E heads / (2 n_groups), and decode every position n_groups more times (1.5 heads'
+ * worth each, shared by all). */
+static bool spread(const mla_args *a, const dealing *d, int64_t positions) {
+    int64_t workers = a->n_workers;
+    return a->is_few && d->n_groups < workers &&
+           positions * d->n_groups * d->n_groups < EXPAND_POSITIONS * a->spec.n_heads * workers;
+}
 
 static dealing deal(const mla_args *a) {
     int64_t heads = a->spec.n_heads, tiles = a->batch->n_tiles, wanted = 2 * (int64_t)a->n_workers;
-    dealing d = {.n_splits = 1, .group = heads < NEAP_ATTEND_HEADS ? heads : NEAP_ATTEND_HEADS};
-    int64_t most = 1;
+    dealing d = {.n_tiles = tiles, .most_splits = 1, .n_splits = 1};
+    int64_t positions = 0, group = heads < NEAP_ATTEND_HEADS ? heads : NEAP_ATTEND_HEADS;
     for (int64_t t = 0; t < tiles; t++) {
-        int64_t s = splits_of(mla_tile_visible(a->batch, &a->batch->tiles[t]));
-        most = s > most ? s : most;
+        int64_t n = mla_tile_visible(a->batch, &a->batch->tiles[t]), s = splits_of(n);
+        d.most_splits = s > d.most_splits ? s : d.most_splits;
+        positions += a->spec.has_index && n > a->spec.index.topk ? a->spec.index.topk : n;
     }
-    d.is_split = a->n_workers > 1 && most > 1 && a->batch->n_rows <= a->split_rows_max && tiles < wanted;
+    d.is_split = a->n_workers > 1 && d.most_splits > 1 && a->batch->n_rows <= a->split_rows_max && tiles < wanted;
     if (d.is_split) {
-        d.n_splits = most;
+        d.n_splits = d.most_splits;
     } else {
-        int64_t room = a->worker_part_floats / (NEAP_ATTEND_ROWS * most * a->spec.kv_lora);
-        if (d.group > room) d.group = room > 1 ? room : 1;
+        int64_t room = a->worker_part_floats / (NEAP_ATTEND_ROWS * d.most_splits * a->spec.kv_lora);
+        if (group > room) group = room > 1 ? room : 1;
     }
-    while (d.group > GROUP_MIN && tiles * d.n_splits * ((heads + d.group - 1) / d.group) < wanted)
-        d.group = (d.group + 1) / 2;
-    d.n_groups = (heads + d.group - 1) / d.group;
+    cut_groups(&d, heads, group);
+    while (d.group > GROUP_MIN && (tiles * d.n_splits * d.n_groups < wanted || spread(a, &d, positions)))
+        cut_groups(&d, heads, (d.group + 1) / 2);
     return d;
 }
 
 static int64_t attend_count(const void *p) {
     const mla_args *a = p;
     dealing d = deal(a);
-    return a->batch->n_tiles * d.n_groups * d.n_splits;
+    return d.n_tiles * d.n_groups * d.n_splits;
 }
 
 static neap_attend_args tile_args(const mla_args *a, const neap_batch_tile *tile, int64_t head, int64_t n_heads,
@@ -77,8 +99,30 @@ static neap_attend_args tile_args(const mla_args *a, const neap_batch_tile *tile
                               .scratch = a->attend_scratch + worker * neap_attend_scratch(&a->latent)};
 }
 
+/* Weights of the next phase (W_o) that this worker will read there if it gets the same share of tasks: attention leaves
+ * the memory idle. `part` of n_parts is fetched before each call of the kernel. */
+typedef struct next_weights {
+    const char *at;
+    int64_t bytes, part, n_parts;
+} next_weights;
+
+static next_weights next_of(const mla_args *a, int64_t begin, int64_t end, int64_t n_tasks, int64_t n_parts) {
+    const neap_matrix *o = &a->w->o;
+    int64_t panels = neap_matrix_panels(o), first = panels * begin / n_tasks, last = panels * end / n_tasks;
+    int64_t bytes = (last - first) * o->panel_bytes;
+    return (next_weights){.at = (const char *)o->panels + first * o->panel_bytes,
+                          .bytes = bytes < a->prefetch_bytes ? bytes : a->prefetch_bytes,
+                          .n_parts = n_parts};
+}
+
+static void fetch_part(next_weights *x) {
+    if (x->bytes == 0 || x->part == x->n_parts) return;
+    mla_prefetch(x->at + x->bytes * x->part / x->n_parts, x->at + x->bytes * (x->part + 1) / x->n_parts);
+    x->part++;
+}
+
 static void attend_whole(const mla_args *a, const neap_batch_tile *tile, int64_t head, int64_t n_heads,
-                         int32_t worker) {
+                         next_weights *next, int32_t worker) {
     int32_t n_list[NEAP_ATTEND_ROWS];
     int64_t r = a->spec.kv_lora, n = mla_tile_visible(a->batch, tile), split = neap_attend_split(n),
             n_splits = splits_of(n);
@@ -94,6 +138,7 @@ static void attend_whole(const mla_args *a, const neap_batch_tile *tile, int64_t
         x.out = parts + s * r;
         x.max = max + s * tile->n_rows * n_heads;
         x.sum = sum + s * tile->n_rows * n_heads;
+        fetch_part(next);
         a->k->attend(&x);
     }
     for (int64_t i = 0; i < tile->n_rows; i++)
@@ -130,23 +175,8 @@ static void attend_part(const mla_args *a, const neap_batch_tile *tile, int64_t 
     a->k->attend(&x);
 }
 
-static void attend_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
-    const mla_args *a = ptr;
-    dealing d = deal(a);
-    for (int64_t t = begin; t < end; t++) {
-        int64_t split = t % d.n_splits, group = t / d.n_splits % d.n_groups, head = group * d.group;
-        int64_t n_heads = a->spec.n_heads - head < d.group ? a->spec.n_heads - head : d.group;
-        const neap_batch_tile *tile = &a->batch->tiles[t / d.n_splits / d.n_groups];
-        if (d.is_split)
-            attend_part(a, tile, head, n_heads, split, worker);
-        else
-            attend_whole(a, tile, head, n_heads, worker);
-    }
-}
-
-bool neap_attend_is_split(const mla_args *a) { return deal(a).is_split; }
-
-void neap_attend_finish(const mla_args *a, int64_t head) {
+/* Puts the splits of one head together, all rows. */
+static void merge_splits(const mla_args *a, int64_t head) {
     int64_t r = a->spec.kv_lora, heads = a->spec.n_heads;
     for (int64_t row = 0; row < a->batch->n_rows; row++) {
         int64_t at = row * heads + head;
@@ -160,6 +190,58 @@ void neap_attend_finish(const mla_args *a, int64_t head) {
                                     .out = a->o_lat + at * r};
         a->k->attend_merge(&m);
     }
+}
+
+/* After each task of a group of heads: the last one goes on with what all have made. */
+static void finish_group(const mla_args *a, const dealing *d, int64_t group, int64_t n_heads, int32_t worker) {
+    if (!d->is_split && !a->is_few) return;
+    if (!neap_arrive(&a->attend_counts[group], 1, (int32_t)(d->n_tiles * d->n_splits))) return;
+    int64_t head = group * d->group;
+    for (int64_t h = head; d->is_split && h < head + n_heads; h++) merge_splits(a, h);
+    if (a->is_few) neap_mla_expand(a, head, head + n_heads, worker);
+}
+
+/* Tasks are counted group by group in the few class, so that a group's tasks end together and the value projections
+ * are shared out like the attention; else tile by tile: neighbouring tasks read the same cached rows. */
+static void attend_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
+    const mla_args *a = ptr;
+    dealing d = deal(a);
+    int64_t n_tasks = d.n_tiles * d.n_groups * d.n_splits, n_parts = (end - begin) * d.most_splits / d.n_splits;
+    next_weights next = next_of(a, begin, end, n_tasks, n_parts);
+    for (int64_t t = begin; t < end; t++) {
+        int64_t split = t % d.n_splits, rest = t / d.n_splits;
+        int64_t group = a->is_few ? rest / d.n_tiles : rest % d.n_groups, head = group * d.group;
+        int64_t n_heads = a->spec.n_heads - head < d.group ? a->spec.n_heads - head : d.group;
+        const neap_batch_tile *tile = &a->batch->tiles[a->is_few ? rest % d.n_tiles : rest / d.n_groups];
+        if (d.is_split) {
+            fetch_part(&next);
+            attend_part(a, tile, head, n_heads, split, worker);
+        } else {
+            attend_whole(a, tile, head, n_heads, &next, worker);
+        }
+        finish_group(a, &d, group, n_heads, worker);
+    }
+}
+
+/* Rows read min(p, K) positions each; all rows of a sequence at least those of its last one (formulas as in
+ * engine/work.c). */
+static void attend_cost(const void *ptr, neap_op_cost *out) {
+    const mla_args *a = ptr;
+    const neap_mla_spec *s = &a->spec;
+    const neap_batch *b = a->batch;
+    int64_t k = s->has_index ? s->index.topk : INT64_MAX;
+    uint64_t row_bytes = (uint64_t)neap_latent_page_bytes(&a->latent) / NEAP_PAGE_ROWS;
+    double read = 0;
+    for (int32_t i = 0; i < b->n_segments; i++) {
+        int64_t last = b->segments[i].position + b->segments[i].n_rows;
+        out->bytes += (uint64_t)(last < k ? last : k) * row_bytes;
+    }
+    for (int32_t row = 0; row < b->n_rows; row++) {
+        int64_t n = mla_visible(b, row);
+        read += (double)(n < k ? n : k);
+    }
+    out->multiply_adds = read * s->n_heads * (2 * s->kv_lora + s->d_rope);
+    if (a->is_few) neap_mla_expand_cost(a, out);
 }
 
 void neap_attend_claim(neap_builder *b, mla_args *a) {
@@ -176,6 +258,7 @@ void neap_attend_claim(neap_builder *b, mla_args *a) {
     a->worker_parts = neap_builder_floats(b, b->n_workers * a->worker_part_floats);
     a->worker_stats = neap_builder_floats(b, b->n_workers * 2 * (int64_t)STAT_FLOATS);
     a->attend_scratch = neap_builder_floats(b, b->n_workers * neap_attend_scratch(&a->latent));
+    a->attend_counts = neap_builder_counters(b, heads);
     a->parts = a->part_max = a->part_sum = NULL;
     if (b->n_workers == 1 || a->splits_max == 1) return;
     a->parts = neap_builder_floats(b, a->split_rows_max * heads * a->splits_max * r);
@@ -184,5 +267,23 @@ void neap_attend_claim(neap_builder *b, mla_args *a) {
 }
 
 void neap_attend_emit(neap_builder *b, const mla_args *a) {
-    neap_builder_op(b, "mla.attend", false, attend_count, attend_run, a, sizeof *a);
+    mla_args x = neap_mla_without_buffers(a);
+    x.q_abs = a->q_abs;
+    x.o_lat = a->o_lat;
+    if (a->spec.has_index) x.selection = a->selection;
+    x.parts = a->parts;
+    x.part_max = a->part_max;
+    x.part_sum = a->part_sum;
+    x.worker_parts = a->worker_parts;
+    x.worker_stats = a->worker_stats;
+    x.attend_scratch = a->attend_scratch;
+    x.attend_counts = a->attend_counts;
+    if (a->is_few) {
+        x.gate = a->gate;
+        x.v = a->v;
+    }
+    neap_builder_op(b, "mla.attend", false, attend_count, attend_run, &x, sizeof x);
+    mla_output(b, x.o_lat, (int64_t)a->spec.n_heads * a->spec.kv_lora);
+    if (a->is_few) mla_output(b, x.v, (int64_t)a->spec.n_heads * a->spec.d_v);
+    neap_builder_cost(b, attend_cost);
 }

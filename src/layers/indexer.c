@@ -6,8 +6,8 @@
  *   scan:    tiles of up to 8 rows of one sequence; scores and a streaming Top-K in one kernel, no score matrix
  *   select:  exact merge, ascending positions
  * A prefill has enough tiles for all workers: one task scans all keys of its tile. A step of few rows (decode)
- * cuts every tile's key range into one piece per worker, and the merge follows in its own phase. Both give the
- * same selection: it is exact either way. */
+ * cuts every tile's key range into one piece per worker, and whoever finishes a tile's last piece merges them. Both
+ * give the same selection: it is exact either way. */
 #include <math.h>
 
 #include "layers/mla_inner.h"
@@ -43,32 +43,31 @@ static void weights_run(const void *ptr, int64_t begin, int64_t end, int32_t wor
     for (int64_t i = begin * hi; i < end * hi; i++) a->index_w[i] *= factor;
 }
 
-/* A task is a head where heads are whole panels, else all heads are one task. */
-static bool has_head_tasks(const mla_args *a) { return a->spec.index.head_dim % NEAP_PANEL == 0; }
+/* A task is a head where heads are whole panels, else the fewest heads that are. */
 static int64_t query_count(const void *p) {
     const mla_args *a = p;
-    return a->batch->n_rows == 0 ? 0 : has_head_tasks(a) ? a->spec.index.n_heads : 1;
+    int64_t blocks = mla_task_blocks(a->spec.index.head_dim);
+    return a->batch->n_rows == 0 ? 0 : (a->spec.index.n_heads + blocks - 1) / blocks;
 }
 
 static void query_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
     const mla_args *a = ptr;
     const neap_matrix *w = &a->w->index.wq_b;
-    int64_t di = a->spec.index.head_dim, hi = a->spec.index.n_heads, head_panels = di / NEAP_PANEL;
-    bool by_head = has_head_tasks(a);
+    int64_t di = a->spec.index.head_dim, hi = a->spec.index.n_heads, blocks = mla_task_blocks(di);
+    int64_t from = begin * blocks, to = end * blocks < hi ? end * blocks : hi;
     neap_gemm_args g = {.y = a->index_q,
                         .ldy = hi * di,
-                        .x = a->q_a,
+                        .x = neap_mla_qr(a, worker),
                         .ldx = a->spec.q_lora,
                         .m = a->batch->n_rows,
                         .w = w,
-                        .panel_begin = by_head ? begin * head_panels : 0,
-                        .panel_end = by_head ? end * head_panels : neap_matrix_panels(w),
+                        .panel_begin = mla_first_panel(w, from, hi, di),
+                        .panel_end = mla_first_panel(w, to, hi, di),
                         .x_form = NEAP_X_F32,
                         .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
     neap_gemm(a->k, &g);
-    if (!by_head) end = hi;
     for (int64_t row = 0; row < a->batch->n_rows; row++)
-        for (int64_t h = begin; h < end; h++) {
+        for (int64_t h = from; h < to; h++) {
             float *q = a->index_q + (row * hi + h) * di;
             mla_rotate(a, row, a->spec.index.rope, q);
             neap_index_round_query(&a->index, q);
@@ -165,18 +164,6 @@ static void scan_piece(const mla_args *a, const neap_batch_tile *tile, int64_t p
     for (int32_t i = 0; i < tile->n_rows; i++) a->n_candidates[(tile->row_begin + i) * n_pieces + piece] = out[i].n;
 }
 
-static void scan_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
-    const mla_args *a = ptr;
-    bool split = is_split(a);
-    int64_t n_pieces = pieces_of(a);
-    for (int64_t t = begin; t < end; t++) {
-        if (split)
-            scan_piece(a, &a->batch->tiles[t / n_pieces], t % n_pieces, worker);
-        else
-            scan_whole(a, &a->batch->tiles[t], worker);
-    }
-}
-
 /* Lists of one row from the pieces that were scanned, in ascending order of their keys. */
 static void merge_pieces(const mla_args *a, int64_t row) {
     neap_candidates lists[PIECES_MAX];
@@ -193,15 +180,49 @@ static void merge_pieces(const mla_args *a, int64_t row) {
     finish_list(a, row);
 }
 
-/* Only a step that was scanned in pieces has something to merge. */
-static int64_t select_count(const void *p) {
-    const mla_args *a = p;
-    return is_split(a) ? a->batch->n_rows : 0;
+static void scan_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
+    const mla_args *a = ptr;
+    bool split = is_split(a);
+    int32_t n_pieces = pieces_of(a);
+    for (int64_t t = begin; t < end; t++) {
+        if (!split) {
+            scan_whole(a, &a->batch->tiles[t], worker);
+            continue;
+        }
+        const neap_batch_tile *tile = &a->batch->tiles[t / n_pieces];
+        scan_piece(a, tile, t % n_pieces, worker);
+        if (!neap_arrive(&a->scan_counts[t / n_pieces], 1, n_pieces)) continue;
+        for (int32_t i = 0; i < tile->n_rows; i++) merge_pieces(a, tile->row_begin + i);
+    }
 }
 
-static void select_run(const void *ptr, int64_t begin, int64_t end, int32_t worker) {
-    (void)worker;
-    for (int64_t row = begin; row < end; row++) merge_pieces(ptr, row);
+/* ---- costs (formulas as in engine/work.c) ---- */
+
+static uint64_t key_bytes(const mla_args *a) { return (uint64_t)neap_index_page_bytes(&a->index) / NEAP_PAGE_ROWS; }
+
+static void key_cost(const void *p, neap_op_cost *out) {
+    const mla_args *a = p;
+    out->bytes = (uint64_t)a->batch->n_rows * key_bytes(a);
+}
+
+static void query_cost(const void *p, neap_op_cost *out) {
+    const mla_args *a = p;
+    neap_matrix_cost(out, &a->w->index.wq_b, a->batch->n_rows);
+}
+
+/* Rows that see no more than K positions select them all: nothing is scored. */
+static void scan_cost(const void *p, neap_op_cost *out) {
+    const mla_args *a = p;
+    const neap_batch *b = a->batch;
+    int64_t k = a->spec.index.topk;
+    double scored = 0;
+    for (int32_t i = 0; i < b->n_segments; i++) {
+        int64_t last = b->segments[i].position + b->segments[i].n_rows;
+        if (last > k) out->bytes += (uint64_t)last * key_bytes(a);
+    }
+    for (int32_t row = 0; row < b->n_rows; row++)
+        if (mla_visible(b, row) > k) scored += (double)mla_visible(b, row);
+    out->multiply_adds = scored * a->spec.index.n_heads * a->spec.index.head_dim;
 }
 
 /* ---- plan ---- */
@@ -217,28 +238,57 @@ void neap_indexer_claim(neap_builder *b, mla_args *a) {
     a->orders = (uint32_t *)neap_builder_ints(b, buffers * capacity);
     a->candidates = neap_builder_ints(b, buffers * capacity);
     a->n_candidates = (int64_t *)(void *)neap_builder_ints(b, 2 * buffers);
+    a->scan_counts = neap_builder_counters(b, NEAP_INDEX_ROWS);
 }
 
-void neap_indexer_emit_inputs(neap_builder *b, const mla_args *a, neap_input *in) {
-    neap_linear_target key = {&a->w->index.wk, a->index_k, a->spec.index.head_dim, NEAP_X_F32};
-    neap_linear_target weights = {&a->w->index.weights_proj, a->index_w, a->spec.index.n_heads, NEAP_X_F32};
-    neap_linear_emit(b, "index.key_in", true, in, &key, 1);
-    neap_linear_emit(b, "index.weights_in", true, in, &weights, 1);
+int32_t neap_indexer_targets(const mla_args *a, neap_linear_target *targets) {
+    const neap_index_weights *w = &a->w->index;
+    targets[0] = (neap_linear_target){&w->wk, a->index_k, a->spec.index.head_dim, NEAP_X_F32};
+    targets[1] = (neap_linear_target){&w->weights_proj, a->index_w, a->spec.index.n_heads, NEAP_X_F32};
+    return 2;
 }
 
-void neap_indexer_emit_store(neap_builder *b, const mla_args *a) {
-    neap_builder_op(b, "index.key", true, rows_count, key_run, a, sizeof *a);
-    neap_builder_op(b, "index.weights", true, rows_count, weights_run, a, sizeof *a);
+void neap_indexer_emit_store(neap_builder *b, const mla_args *a, bool is_beside) {
+    mla_args x = neap_mla_without_buffers(a);
+    x.index_k = a->index_k;
+    x.cos = a->cos;
+    x.sin = a->sin;
+    neap_builder_op(b, "index.key", is_beside, rows_count, key_run, &x, sizeof x);
+    mla_output(b, x.index_k, x.spec.index.head_dim);
+    neap_builder_cost(b, key_cost);
 }
 
-void neap_indexer_emit_query(neap_builder *b, const mla_args *a) {
-    neap_builder_op(b, "index.query", true, query_count, query_run, a, sizeof *a);
+void neap_indexer_emit_weights(neap_builder *b, const mla_args *a, bool is_beside) {
+    mla_args x = neap_mla_without_buffers(a);
+    x.index_w = a->index_w;
+    neap_builder_op(b, "index.weights", is_beside, rows_count, weights_run, &x, sizeof x);
+    mla_output(b, x.index_w, x.spec.index.n_heads);
 }
 
-void neap_indexer_emit_scan(neap_builder *b, const mla_args *a) {
-    neap_builder_op(b, "index.scan", true, scan_count, scan_run, a, sizeof *a);
+void neap_indexer_emit_query(neap_builder *b, const mla_args *a, bool is_beside) {
+    mla_args x = neap_mla_without_buffers(a);
+    x.q_a = a->q_a;
+    x.qr = a->qr;
+    x.index_q = a->index_q;
+    x.cos = a->cos;
+    x.sin = a->sin;
+    neap_builder_op(b, "index.query", is_beside, query_count, query_run, &x, sizeof x);
+    mla_output(b, x.index_q, (int64_t)x.spec.index.n_heads * x.spec.index.head_dim);
+    neap_builder_cost(b, query_cost);
 }
 
-void neap_indexer_emit_select(neap_builder *b, const mla_args *a) {
-    neap_builder_op(b, "index.select", false, select_count, select_run, a, sizeof *a);
+void neap_indexer_emit_scan(neap_builder *b, const mla_args *a, bool is_beside) {
+    mla_args x = neap_mla_without_buffers(a);
+    x.index_q = a->index_q;
+    x.index_w = a->index_w;
+    x.selection = a->selection;
+    x.index_scratch = a->index_scratch;
+    x.orders = a->orders;
+    x.candidates = a->candidates;
+    x.n_candidates = a->n_candidates;
+    x.scan_counts = a->scan_counts;
+    neap_builder_op(b, "index.scan", is_beside, scan_count, scan_run, &x, sizeof x);
+    mla_output(b, x.selection.lists, x.selection.ld);
+    mla_output(b, x.selection.n_lists, 1);
+    neap_builder_cost(b, scan_cost);
 }
