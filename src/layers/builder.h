@@ -298,8 +298,10 @@ typedef struct neap_stream {
     float *mix;      /* [rows, C] the last mix of bank and p (what the norm reads): y; NULL without AttnRes */
     float *x;        /* [rows, C] normed input of the next sub-layer */
     float *y;        /* [rows, C] output of the last sub-layer, not yet added */
-    float *weights;  /* [rows][n_mixes][ld_weights] stage 1 of the block's mixes */
-    float *kept;     /* [kept_rows][n_mixes][C] their weighted sums over the bank */
+    /* Stage 1 of a bank's mixes; few: of two banks, since the next one's is made while the last mixes look at the
+     * old one's: */
+    float *weights[2]; /* [rows][n_mixes][ld_weights] */
+    float *kept[2];    /* [kept_rows][n_mixes][C] weighted sums over the bank */
     int64_t n_mixes; /* that see the same bank: two per layer of a block */
     int64_t ld_weights, kept_rows;
     int32_t keep_from; /* snapshots from which sums are kept */

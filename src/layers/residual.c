@@ -22,7 +22,8 @@
  * Few rows: no op at all. Every worker does all rows for itself at the beginning of the op that reads them
  * (neap_taken_rows), from p, the pending output and stage 1; whoever has the row's task among its own also writes the
  * new p to the other of two buffers, and the snapshot. Stage 1 then runs beside the phase after that: rows times groups
- * of mixes are its tasks. Sums are kept from two snapshots on, so that a worker reads no more than three rows. That is
+ * of mixes are its tasks; it writes to the other of two buffers, because ops of that phase may still look at the old
+ * bank. Sums are kept from two snapshots on, so that a worker reads no more than three rows. That is
  * done up to ALONE_FROM floats; wider models, and taps that look at p and the mix, get the op. */
 #include <assert.h>
 #include <string.h>
@@ -68,9 +69,11 @@ void neap_stream_claim(neap_builder *b, neap_stream *s) {
     s->bank = neap_builder_floats(b, blocks * rows * c);
     s->n_mixes = 2 * (net->attnres_block < net->n_layers ? net->attnres_block : net->n_layers);
     s->ld_weights = NEAP_ATTNRES_HEAD + blocks;
-    s->weights = neap_builder_floats(b, rows * s->n_mixes * s->ld_weights);
     s->kept_rows = blocks >= s->keep_from ? (rows < KEEP_ROWS ? rows : KEEP_ROWS) : 0;
-    if (s->kept_rows) s->kept = neap_builder_floats(b, s->kept_rows * s->n_mixes * c);
+    for (int i = 0; i <= s->is_fused; i++) {
+        s->weights[i] = neap_builder_floats(b, rows * s->n_mixes * s->ld_weights);
+        if (s->kept_rows) s->kept[i] = neap_builder_floats(b, s->kept_rows * s->n_mixes * c);
+    }
 }
 
 /* ---- stage 1 ---- */
@@ -120,17 +123,18 @@ static void bank_cost(const void *p, neap_op_cost *out) {
 
 /* Of the bank that the stream has now. */
 static neap_residual_bank bank_of(const neap_builder *b, const neap_stream *s) {
+    int half = s->is_fused ? s->n_bank % 2 : 0;
     neap_residual_bank a = {.k = b->k,
                             .batch = b->batch,
                             .net = b->net,
                             .bank = s->bank,
-                            .weights = s->weights,
+                            .weights = s->weights[half],
                             .bank_stride = b->rows_max * b->net->width,
                             .ld_weights = s->ld_weights,
                             .kept_rows = s->kept_rows,
                             .n_bank = s->n_bank,
                             .first_mix = (s->n_bank - 1) * 2 * b->net->attnres_block + 1};
-    if (s->n_bank >= s->keep_from) a.kept = s->kept;
+    if (s->n_bank >= s->keep_from) a.kept = s->kept[half];
     int32_t left = mixes_of(b->net) - a.first_mix;
     a.n_mixes = left < s->n_mixes ? left : (int32_t)s->n_mixes;
     return a;
@@ -187,10 +191,10 @@ static neap_residual_unit unit_of(const neap_builder *b, const neap_stream *s, c
     u.n_bank = s->n_bank;
     u.bank = s->bank;
     u.bank_stride = bank.bank_stride;
-    u.weights = s->weights + q * s->ld_weights;
+    u.weights = bank.weights + q * s->ld_weights;
     u.weights_stride = bank.n_mixes * s->ld_weights;
     if (!bank.kept) return u;
-    u.kept = s->kept + q * b->net->width;
+    u.kept = bank.kept + q * b->net->width;
     u.kept_stride = bank.n_mixes * b->net->width;
     u.kept_rows = s->kept_rows;
     if (u.kept_rows == b->rows_max) u.bank = NULL; /* nobody looks */
