@@ -91,10 +91,15 @@ static void affinity(cpu_mask *m) {
 
 enum { NODES_MAX = 256 }; /* of memory; further ones count as one */
 
+static void drop_offline(const char *sys, cpu_mask *usable) {
+    cpu_mask online;
+    if (read_list(&online, sys, "cpu/online")) only(usable, &online);
+}
+
 /* The CPUs of the mask that are online, and those that lead their cores. */
 static void find_leaders(const char *sys, cpu_mask *usable, cpu_mask *leaders) {
     cpu_mask other;
-    if (read_list(&other, sys, "cpu/online")) only(usable, &other);
+    drop_offline(sys, usable);
     *leaders = *usable;
     for (int32_t cpu = 0; cpu < NEAP_CPUS_MAX; cpu++) {
         char name[96];
@@ -173,8 +178,9 @@ static int32_t order_cpus(const char *sys, cpu_mask *usable, int32_t *cpus, int3
     return count(usable);
 }
 
-static int32_t node_count(const char *sys, const cpu_mask *usable) {
+static int32_t node_count(const char *sys, cpu_mask *usable) {
     int32_t n = 0;
+    drop_offline(sys, usable);
     each_node(sys, usable, count_node, &n);
     return n < 1 ? 1 : n;
 }
