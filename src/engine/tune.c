@@ -7,8 +7,8 @@
  *          with the other one
  *   ratio  of a round: geometric mean over the kinds of (candidate's time / incumbent's)
  *
- * and it wins if the median of the ratios, and the ratio of the best times of both, are below 0.98: a machine that
- * others use slows some rounds, seldom the best ones, and never the same side of every round. Whatever wins, results
+ * and it wins if the median of the ratios, and the ratio of the best times of both, are below 0.98, and three rounds of
+ * four were won: a machine that others use slows some rounds, seldom the best ones, and not always the same side. Whatever wins, results
  * keep their bits (tests/golden/test_tunings.c): a wrong choice costs time, nothing else.
  *
  * Kinds of steps: one row (decoding), four and eight rows (verifying a draft, several readers), a chunk of a prompt, and
@@ -32,7 +32,7 @@ enum {
     CHOICES_MAX = 4,
     FEW_MAX = 8
 };
-static const double WINS_BELOW = 0.98, LOST_ABOVE = 1.05, SAMPLE_SECONDS = 0.002;
+static const double WINS_BELOW = 0.98, LOST_ABOVE = 1.05, SAMPLE_SECONDS = 0.003;
 
 typedef enum step_kind { STEP_ONE, STEP_FOUR, STEP_EIGHT, STEP_CHUNK, STEP_MIXED, STEP_KINDS } step_kind;
 enum {
@@ -213,13 +213,14 @@ static neap_status duel(search *s, side *other, uint32_t kinds, double until, bo
     }
     if (n < ROUNDS_MIN) return NEAP_OK;
     double sum = 0;
-    int n_kinds = 0;
+    int n_kinds = 0, n_won = 0;
+    for (int i = 0; i < n; i++) n_won += ratios[i] < 1;
     for (int k = 0; k < STEP_KINDS; k++) {
         if (!(kinds >> k & 1)) continue;
         sum += log(least[1][k] / least[0][k]);
         n_kinds++;
     }
-    *wins = median_of(ratios, n) < WINS_BELOW && exp(sum / n_kinds) < WINS_BELOW;
+    *wins = median_of(ratios, n) < WINS_BELOW && exp(sum / n_kinds) < WINS_BELOW && 4 * n_won >= 3 * n;
     return NEAP_OK;
 }
 
