@@ -156,12 +156,12 @@ typedef struct neap_residual_unit {
     int32_t n_bank;
     const float *c; /* NULL: no mix */
     const float *norm;
-    const float *p; /* [rows, C] running sum before */
-    const float *y; /* [rows, C] to be added; NULL: nothing */
-    bool is_fresh;  /* y replaces p */
-    float *p_next;  /* [rows, C]; NULL: nobody wants it */
-    float *snapshot;     /* [rows, C] a copy of p_next; NULL: none */
-    const float *bank;   /* [n_bank][bank_stride] */
+    const float *p;              /* [rows, C] running sum before */
+    const float *y;              /* [rows, C] to be added; NULL: nothing */
+    bool is_fresh;               /* y replaces p */
+    float *p_next;               /* [rows, C]; NULL: nobody wants it */
+    float *snapshot;             /* [rows, C] a copy of p_next; NULL: none */
+    const float *bank;           /* [n_bank][bank_stride] */
     const float *weights, *kept; /* stage 1 of this mix, row r at r * stride */
     int64_t bank_stride, weights_stride, kept_stride;
     int64_t kept_rows; /* rows that have a kept sum */
@@ -292,24 +292,24 @@ typedef struct neap_residual_bank {
 } neap_residual_bank;
 
 typedef struct neap_stream {
-    float *p;        /* [rows, C] running sum */
-    float *p_other;  /* few: the buffer that the next running sum is written to */
-    float *bank;     /* [blocks][rows, C] snapshots, NULL without AttnRes */
-    float *mix;      /* [rows, C] the last mix of bank and p (what the norm reads): y; NULL without AttnRes */
-    float *x;        /* [rows, C] normed input of the next sub-layer */
-    float *y;        /* [rows, C] output of the last sub-layer, not yet added */
+    float *p;       /* [rows, C] running sum */
+    float *p_other; /* few: the buffer that the next running sum is written to */
+    float *bank;    /* [blocks][rows, C] snapshots, NULL without AttnRes */
+    float *mix;     /* [rows, C] the last mix of bank and p (what the norm reads): y; NULL without AttnRes */
+    float *x;       /* [rows, C] normed input of the next sub-layer */
+    float *y;       /* [rows, C] output of the last sub-layer, not yet added */
     /* Stage 1 of a bank's mixes; few: of two banks, since the next one's is made while the last mixes look at the
      * old one's: */
     float *weights[2]; /* [rows][n_mixes][ld_weights] */
     float *kept[2];    /* [kept_rows][n_mixes][C] weighted sums over the bank */
-    int64_t n_mixes; /* that see the same bank: two per layer of a block */
+    int64_t n_mixes;   /* that see the same bank: two per layer of a block */
     int64_t ld_weights, kept_rows;
-    int32_t keep_from; /* snapshots from which sums are kept */
-    int32_t n_bank;    /* snapshots so far, while emitting */
-    int32_t i_mix;     /* number of the next mix, while emitting */
-    bool is_fused;     /* every worker for itself, in the op that reads the input */
-    bool has_y;        /* y is pending */
-    bool is_fresh;     /* the pending y replaces p instead of being added */
+    int32_t keep_from;       /* snapshots from which sums are kept */
+    int32_t n_bank;          /* snapshots so far, while emitting */
+    int32_t i_mix;           /* number of the next mix, while emitting */
+    bool is_fused;           /* every worker for itself, in the op that reads the input */
+    bool has_y;              /* y is pending */
+    bool is_fresh;           /* the pending y replaces p instead of being added */
     neap_residual_unit unit; /* of the input that was given out last */
     neap_residual_bank next; /* the bank with that unit's snapshot */
 } neap_stream;

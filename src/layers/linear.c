@@ -65,8 +65,7 @@ void neap_linear_products(const neap_linear *l, const float *x, int64_t begin, i
     if (n == 0) return;
     for (int32_t i = 1; i < n; i++) products[i - 1].also = &products[i];
     neap_gemm(l->k, products);
-    if (glu_begin < glu_end)
-        neap_glu_panels(l->k, &g->act, g->gate, g->h, g->u, g->ld, rows_of(l), glu_begin, glu_end);
+    if (glu_begin < glu_end) neap_glu_panels(l->k, &g->act, g->gate, g->h, g->u, g->ld, rows_of(l), glu_begin, glu_end);
 }
 
 void neap_matrix_cost(neap_op_cost *out, const neap_matrix *w, double m) {

@@ -457,8 +457,12 @@ static void emit_in(emission *e, neap_input *in) {
 /* The shared expert's part of the end: panels of y, or of s alone. */
 static out_args out_of(const emission *e, bool has_shared) {
     neap_builder *b = e->b;
-    out_args a = {
-        .k = b->k, .batch = b->batch, .width = b->net->width, .y = e->m, .form = b->act, .gemm_scratch = b->gemm_scratch};
+    out_args a = {.k = b->k,
+                  .batch = b->batch,
+                  .width = b->net->width,
+                  .y = e->m,
+                  .form = b->act,
+                  .gemm_scratch = b->gemm_scratch};
     if (!has_shared) return a;
     a.shared = &e->w->shared.down;
     a.hs = e->glu.h;

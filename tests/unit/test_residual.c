@@ -137,7 +137,7 @@ static void run(stage *g, shape_class style, int32_t n_rows, int32_t n_workers) 
     assert_int_equal(b.status, NEAP_OK);
     assert_int_equal(b.n_ops, dry.n_ops);
     g->batch.n_rows = n_rows;
-    for (int i = 0; i < 2; i++) { /* a replay starts over */
+    for (int i = 0; i < 2; i++) {  /* a replay starts over */
         memset(work, 0xff, bytes); /* NaN: nothing may be read before it was written */
         neap_plan_run(plan, team, n_workers, NULL);
     }
