@@ -2,7 +2,8 @@
  *
  *   measured   the time of each op in a traced step, summed over workers: median over steps, with one thread
  *   predicted  time of a phase on n cores = max(its ops' time / n, its bytes / bandwidth(n)) + barrier(n)
- *              bandwidth(n) = min(n * that of one core, that of all together)
+ *              bandwidth(n) = min(n * that of one core, that of all together); no limit for a phase whose bytes one
+ *              core got faster than memory gives them, for they lie in caches
  *              time of a step = sum over phases
  *
  * It assumes that every phase can be cut into n equal parts and that phases of different streams do not overlap, so it
@@ -165,11 +166,11 @@ static void predict(neap_cli_prediction *out, const samples *one) {
     for (int32_t i = 0; i < p->n_phases; i++) {
         double cost = 0;
         for (int32_t k = 0; k < p->phases[i].n_ops; k++) cost += op_cost(one, p->phases[i].first + k);
+        /* Faster than memory gives: it lies in caches, of which more cores have more. */
+        int is_far = out->bandwidth_one > 0 && (double)p->phases[i].bytes < 1.2 * out->bandwidth_one * cost;
         for (int32_t n = 1; n <= out->n_cores; n++) {
             double bandwidth = n * out->bandwidth_one < out->bandwidth ? n * out->bandwidth_one : out->bandwidth;
-            /* What lies in caches is faster than memory; one core did it in `cost`, so no part of it takes longer. */
-            double memory = bandwidth > 0 ? (double)p->phases[i].bytes / bandwidth : 0, alone = cost / n;
-            if (memory > cost) memory = cost;
+            double memory = is_far ? (double)p->phases[i].bytes / bandwidth : 0, alone = cost / n;
             out->seconds[n] += (memory > alone ? memory : alone) + (n == 1 ? out->barrier_one : out->barrier);
             if (memory > alone) out->memory_share[n] += memory;
         }

@@ -61,7 +61,8 @@ with tempfile.TemporaryDirectory() as work:
 
     path = os.path.join(work, "k31")
     r = run("bench", path, "-d", "32", "-p", "0", "-n", "2")
-    check(r.code == 0 and r.err == b"" and b"memory:" in r.out and r.out.count(b"\n") == 6, r)
+    check(r.code == 0 and r.err == b"" and b"\nload: " in r.out and b"memory:" in r.out, r)
+    check(r.out.count(b"\n") == 7 and b"weights packed" in r.out, r)
     check(b"\nlimits of " in r.out and b"| of peak |" in r.out and b" GMAC/s" in r.out, r)
     j = bench(path, "-d", "64", "-n", "0", "--cache-type", "fp8", "--index-type", "mxfp8")
     check(j["cache_type"] == "fp8" and j["index_type"] == "mxfp8" and j["depths"][0]["decode_samples"] == 0, j)
