@@ -212,7 +212,7 @@ static const neap_cli_option machine_rows[] = {
      NEAP_CLI_REAL,
      AT(tune_seconds),
      0,
-     86400,
+     3600,
      .value = "SECONDS",
      .standard = "0",
      .group = GROUP_PLAN,

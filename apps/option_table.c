@@ -322,7 +322,7 @@ static const neap_cli_option text_rows[] = {
      NEAP_CLI_REAL,
      AT(seconds),
      0.1,
-     86400,
+     3600,
      .value = "S",
      .standard = "30",
      .group = GROUP_COMMAND,

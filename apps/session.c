@@ -12,6 +12,7 @@
 #include "generate.h"
 #include "report.h"
 #include "terminal.h"
+#include "tune.h"
 
 static void fill_model_options(neap_model_options *m, const neap_cli_options *o) {
     neap_model_options_init(m);
@@ -172,6 +173,7 @@ static int start(neap_cli_session *s, int32_t context, int32_t n_seqs, int enabl
     neap_engine_options *e = &s->settings.engine;
     char text[256];
     neap_cli_settings_fill(&s->settings, s->options, s->model);
+    neap_cli_tune_first(s);
     e->seqs_max = n_seqs;
     e->context_max = context;
     e->enable_taps = enable_taps;
