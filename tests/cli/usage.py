@@ -8,7 +8,7 @@ import subprocess
 from cli_shared import byte_model, check, clean_environment, finish, one_line, run
 
 COMMANDS = ("run", "chat", "tokenize", "info", "logits", "quantize", "verify", "perplexity", "eval", "bench",
-            "completion", "man", "version", "help")
+            "tune", "doctor", "cache", "completion", "man", "version", "help")
 model = byte_model()
 
 # wrong usage: one line, exit code 2, nothing on standard output
@@ -52,6 +52,11 @@ for args, text in (
         (["tokenize", model, "a", "--ids", "--json"], "give one of"),
         (["tokenize", model, "--decode", "1,x"], "whole number"),
         (["logits", model], "--tokens is missing"),
+        (["cache", "lst"], "is not one of list|verify|prune"),
+        (["doctor", model, "--plan", "off"], "belongs to"),
+        (["info", model, "--plan", "on"], "unexpected argument"),
+        (["run", model, "-p", "a", "--threads-bach", "2"], "did you mean --threads-batch?"),
+        (["run", model, "-p", "a", "--plan"], "--plan needs a value"),
         (["completion", "zsh"], "only for bash"),
         (["help", "frobnicate"], "no command"),
         (["man", "x"], "unexpected argument")):
@@ -119,7 +124,9 @@ check(set(COMMANDS) <= set(complete("neap", "")))
 check(complete("neap", "tok") == ["tokenize"], complete("neap", "tok"))
 check("--temp" in complete("neap", "run", "m", "--te") and "--ids" not in complete("neap", "run", "m", "--"))
 check(complete("neap", "run", "m", "--effort", "h") == ["high"])
-check("--no-think" in complete("neap", "chat", "m", "--no"))
+check({"--no-think", "--no-cache", "--no-tuning"} <= set(complete("neap", "chat", "m", "--no")))
+check(complete("neap", "run", "m", "--pin", "s") == ["start", "stay"])
+check("--plan-dot" in complete("neap", "info", "m", "--pl"))
 check(any(w.endswith("config.json") for w in complete("neap", "run", model + "/c")))
 
 # flag over environment over default; aliases; names with underscores; --name=value

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""neap bench in other shapes: CSV, Markdown, an SVG plot, a Chrome trace, mixed loads, comparisons."""
+import csv
+import io
+import json
+import os
+import xml.etree.ElementTree as xml
+
+from cli_shared import check, finish, one_line, run, scratch
+
+VALLEY = os.path.join(os.environ["NEAP_SOURCE_DIR"], "models/valley")
+SMALL = ("-t", "2", "--oversubscribe", "-d", "0,32,64", "-p", "48", "-n", "4", "-b", "16")
+
+
+def bench(*args):
+    r = run("bench", VALLEY, *SMALL, *args)
+    check(r.code == 0 and r.err == b"", args, r)
+    return r.out.decode()
+
+
+# CSV: the same columns in every line, numbers where there are some
+plot, trace = os.path.join(scratch(), "speed.svg"), os.path.join(scratch(), "steps.json")
+rows = list(csv.DictReader(io.StringIO(bench("--csv", "--mixed", "--batch", "2", "--plot", plot, "--trace", trace))))
+check([r["kind"] for r in rows] == ["depth", "depth", "depth", "batch", "alone", "mixed"], rows)
+check([int(r["depth"]) for r in rows[:3]] == [0, 32, 64] and rows[3]["sequences"] == "2", rows)
+check(all(None not in r and None not in r.values() for r in rows), rows)
+for r in rows[:3]:
+    check(float(r["decode_tokens_per_second"]) > 0 and float(r["prompt_tokens_per_second"]) > 0, r)
+    check(abs(float(r["decode_tokens_per_second"]) * float(r["decode_median_ms"]) - 1000) < 1, r)
+check(float(rows[5]["decode_tokens_per_second"]) > 0 and float(rows[5]["prompt_tokens_per_second"]) > 0, rows[5])
+
+# the plot: XML, two lines with a point for each depth, nothing outside the drawing
+root = xml.parse(plot).getroot()
+space = "{http://www.w3.org/2000/svg}"
+check(root.tag == space + "svg" and root.get("viewBox") == "0 0 860 400", root.attrib)
+lines = root.findall(space + "polyline")
+check([len(line.get("points").split()) for line in lines] == [3, 3], lines)
+for point in " ".join(line.get("points") for line in lines).split():
+    x, y = map(float, point.split(","))
+    check(0 <= x <= 860 and 0 <= y <= 400, point)
+check(len(root.findall(space + "circle")) == 6)
+check({t.text for t in root.findall(space + "text")} >= {"32", "64", "decoding, tokens per second"})
+
+# the trace: rows, steps around phases around ops; the ops of a worker do not overlap
+with open(trace) as f:
+    events = json.load(f)["traceEvents"]
+names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+check({"worker 0", "worker 1", "steps", "phases"} <= set(names.values()), names)
+whole = [e for e in events if e["ph"] == "X"]
+check(all(e["dur"] >= 0 and e["ts"] >= 0 and e["pid"] == 1 for e in whole), "durations")
+steps = [e for e in whole if e["cat"] == "step"]
+check({e["name"] for e in steps} == {"prompt step", "decode step"}, steps)
+ops = [e for e in whole if e["cat"] == "op"]
+check(len(ops) > 100 and {e["tid"] for e in ops} == {0, 1}, len(ops))
+for worker in (0, 1):
+    mine = sorted((e for e in ops if e["tid"] == worker), key=lambda e: e["ts"])
+    check(all(a["ts"] + a["dur"] <= b["ts"] + 0.002 for a, b in zip(mine, mine[1:])), "ops overlap", worker)
+for e in ops:
+    check(any(s["ts"] - 0.002 <= e["ts"] and e["ts"] + e["dur"] <= s["ts"] + s["dur"] + 0.002 for s in steps), e)
+check(len([e for e in whole if e["cat"] == "phase"]) >= 5 * 10)
+
+# Markdown: every table has as many cells in each row as in its head
+text = bench("--markdown", "--mixed", "--batch", "1,2")
+tables = [t.splitlines() for t in text.split("\n\n") if t.startswith("|")]
+check(len(tables) == 3, text)
+for table in tables:
+    check(len({row.count("|") for row in table}) == 1 and set(table[1]) <= set("|-: "), table)
+check("\n- load: " in text and "\n- memory: " in text and "\n- limits" in text, text)
+
+# mixed, as JSON and text
+text = bench("--mixed", "-d", "0")
+check("\nmixed: decoding " in text and " of peak " in text, text)
+m = json.loads(bench("--mixed", "--json", "-d", "0"))["mixed"]
+check(m["prompt_tokens"] == 48 and all(v > 0 for v in m.values()), m)
+check(m["decode_during_tokens_per_second"] < 1.5 * m["decode_alone_tokens_per_second"], m)
+
+# comparisons: ratios are those of the times beside them
+names = {}
+for what in ("plan", "mixed", "shared", "index"):
+    for c in json.loads(bench("--compare", what, "--json", *(() if what == "plan" else ("-d", "32"))))["comparisons"]:
+        check(c["what"] == what and abs(c["ratio_of_medians"] - c["without_median_ms"] / c["with_median_ms"]) < 1e-3, c)
+        check(abs(c["ratio_of_least"] - c["without_least_ms"] / c["with_least_ms"]) < 1e-3, c)
+        a, b = c["ratio_of_medians"], c["ratio_of_least"]
+        verdict = "pays" if min(a, b) >= 1.02 else "costs" if max(a, b) <= 0.98 else "no difference"
+        check(c["verdict"] == verdict, c)
+        names.setdefault((what, c["with"]), []).append((c["time_of"], c["tokens"]))
+check(names[("plan", "replayed")] == [("decode", 0), ("decode", 32), ("decode", 64), ("prompt", 48)], names)
+check(names[("mixed", "team")] == [("token beside", 48), ("prompt beside", 48)], names)
+check(("shared", "team") in names and ("index", "beside") in names, names)
+rows = list(csv.DictReader(io.StringIO(bench("--compare", "few", "--csv"))))
+check([r["time_of"] for r in rows] == ["decode"] * 3 + ["prompt"] and all(r["verdict"] for r in rows), rows)
+table = bench("--compare", "pin").splitlines()
+check(len({line.count("|") for line in table[1:]}) == 1 and len(table) == 3 + 8, table)
+
+for args in (("--json", "--csv"), ("--compare", "nothing"), ("--compare", "plan", "--mixed"), ("--mixed", "-p", "0"),
+             ("--compare", "plan", "--plot", plot), ("--plot", "/nowhere/x.svg"),
+             ("--trace", "/nowhere/x.json")):
+    r = run("bench", VALLEY, *args)
+    check(r.code == 2 and r.out == b"" and one_line(r.err), args, r)
+finish()
