@@ -51,9 +51,15 @@ static neap_status open_temporary(neap_store_writer *w) {
     struct stat st;
     w->fd = openat(w->dir, w->temporary, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
     NEAP_CHECK(w->fd >= 0, neap_file_status(errno), "%s: cannot write: %s", w->shown, strerror(errno));
-    if (flock(w->fd, LOCK_EX | LOCK_NB) != 0) {
+    int locked;
+    do {
+        locked = flock(w->fd, LOCK_EX | LOCK_NB);
+    } while (locked != 0 && errno == EINTR);
+    if (locked != 0) {
         NEAP_CHECK(errno != EWOULDBLOCK, NEAP_BUSY, "%s: is being written by another process", w->shown);
-        NEAP_FAIL(NEAP_IO, "%s: cannot lock: %s", w->shown, strerror(errno));
+        int error = errno;
+        (void)unlinkat(w->dir, w->temporary, 0); /* where locks do not work nobody writes it */
+        NEAP_FAIL(NEAP_IO, "%s: cannot lock: %s", w->shown, strerror(error));
     }
     /* Its last owner may have renamed or removed it between the opening and the lock. */
     NEAP_CHECK(is_still_named(w), NEAP_BUSY, "%s: was just written by another process", w->shown);
