@@ -1,7 +1,7 @@
 /* Places buffers by their lives: see colour.h.
  *
- * Lives are intervals, places are intervals, and no two rectangles may overlap. The smallest region is hard to find (the
- * problem is dynamic storage allocation, NP-complete); what is good in practice: take the buffers in a fixed order, and
+ * Lives are intervals, places are intervals, and no two rectangles may overlap. The smallest region is hard to find
+ * (the problem is dynamic storage allocation, NP-complete); what is good in practice: take the buffers in a fixed order, and
  * put each into the smallest gap that holds it between those that live at the same time and have their place already.
  * Two orders are tried, the better one stays:
  *
@@ -38,9 +38,7 @@ typedef struct places {
     int64_t begin, phases; /* the first time; how many there are */
 } places;
 
-static int32_t block_of(const places *p, int32_t time) {
-    return (int32_t)((time - p->begin) * BLOCKS / p->phases);
-}
+static int32_t block_of(const places *p, int32_t time) { return (int32_t)((time - p->begin) * BLOCKS / p->phases); }
 
 typedef struct item {
     double weight;

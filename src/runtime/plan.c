@@ -148,8 +148,8 @@ int32_t neap_plan_events(const neap_plan *p, neap_plan_event *out, int32_t capac
 
 /* ---- hashes ---- */
 
-/* Words of 8 bytes go into four lanes in turn: lane = rotate(lane + word * A, 29) * B, both odd: each step is a bijection
- * of the lane and of the word. The tail of a row is filled up with zeros; the lanes are folded at the end. */
+/* Words of 8 bytes go into four lanes in turn: lane = rotate(lane + word * A, 29) * B, both odd: each step is a
+ * bijection of the lane and of the word. The tail of a row is filled up with zeros; the lanes are folded at the end. */
 static const uint64_t HASH_A = UINT64_C(0x9e3779b97f4a7c15), HASH_B = UINT64_C(0xd6e8feb86659fd93);
 enum { LANES = 4 };
 

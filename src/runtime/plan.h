@@ -78,15 +78,16 @@ const neap_op *neap_plan_at(const neap_plan *p, int32_t i);
 /* Number of the phase that op i is in, counted over all streams in order of capture. */
 int32_t neap_plan_phase_of(const neap_plan *p, int32_t i);
 /* What a phase waits for besides the phase before it in its own stream (0 outside forks): events of other streams, at a
- * fork the phase before it, after a join the last phase of each stream. By the first ops of the phases. For drawings. */
+ * fork the phase before it, after a join the last phase of each stream. Named by the first ops of the phases. */
 typedef struct neap_plan_event {
     int32_t op, on_op; /* op starts after on_op's phase */
 } neap_plan_event;
 int32_t neap_plan_events(const neap_plan *p, neap_plan_event *out, int32_t capacity); /* returns how many there are */
 
 /* When given, a run notes for each op and worker when it began and ended (nanoseconds of the monotonic clock; both 0
- * when the worker had no task), and after each phase a hash of the outputs of each of its ops (one more barrier). Either may be NULL. Arrays belong to the
- * caller: times [n_ops][workers of the team], hashes [n_ops]. Without them a run reads no clock. */
+ * when the worker had no task), and after each phase a hash of the outputs of each of its ops (one more barrier).
+ * Either may be NULL. Arrays belong to the caller: times [n_ops][workers of the team], hashes [n_ops]. Without them a
+ * run reads no clock. */
 typedef struct neap_op_time {
     int64_t begin_ns, end_ns;
 } neap_op_time;

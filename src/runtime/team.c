@@ -1,8 +1,8 @@
 /* Worker team: gates that threads wait at, meetings made of gates, jobs.
  *
  * Start: each worker has a gate of its own; the caller raises those of the workers that the job wants.
- * Meeting: `arrived` counts up; the last one resets it and raises `epoch`, on which the others wait. At the end of a job
- * only the caller waits. A wake call is made only when someone sleeps.
+ * Meeting: `arrived` counts up; the last one resets it and raises `epoch`, on which the others wait. At the end of a
+ * job only the caller waits. A wake call is made only when someone sleeps.
  *
  * Waiting: spin, then sleep. How long to spin depends on the machine, and nothing tells which one it is. Alone, a
  * long spin ends awake nearly always, while a sleeper's core falls idle and takes 35 us to come back. Where cores

@@ -1,6 +1,6 @@
 /* How many threads and on which CPUs, from fake cgroup files and fake /sys trees (an engine that starts one thread too
- * many under a quota is throttled as a whole; one that starts two on one core wastes the other), and from this machine's
- * own mask. The expected orders are written down by hand. */
+ * many under a quota is throttled as a whole; one that starts two on one core wastes the other), and from this
+ * machine's own mask. The expected orders are written down by hand. */
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
