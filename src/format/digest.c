@@ -4,11 +4,11 @@
  *
  * The checksum runs eight chains beside each other, word i of the data in chain i % 8:
  *     chain = rotate((chain ^ word) * odd, 29)
- * A step is a bijection of the chain for a given word and of the word for a given chain. So a change of one word changes
- * its chain, no later word undoes that unless it is changed too, and the final mixing of the chains and the length is
- * made of the same steps. The rotation carries the high bits, which a product only pushes out, back to the low end. It
- * is no defence against somebody who wants a collision: files that others may write are not read in the first place
- * (store.c).
+ * A step is a bijection of the chain for a given word and of the word for a given chain. So a change of one word
+ * changes its chain, no later word undoes that unless it is changed too, and the final mixing of the chains and the
+ * length is made of the same steps. The rotation carries the high bits, which a product only pushes out, back to the
+ * low end. It is no defence against somebody who wants a collision: files that others may write are not read in the
+ * first place (store.c).
  *
  * Called by store.c and by what builds keys. Owns nothing. */
 #include "format/digest.h"

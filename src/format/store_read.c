@@ -1,9 +1,9 @@
 /* Reads a file of a store.
  *
- * Nothing is believed before it is checked: first the 128 bytes of the head with their bounds, then the whole head under
- * its checksum, then each chunk under its own, right after it was read and while it lies in the core's cache. The file
- * is read, never mapped: one that is cut while in use is an error, not a signal. A file that somebody else owns or may
- * write is as good as a damaged one.
+ * Nothing is believed before it is checked: first the 128 bytes of the head with their bounds, then the whole head
+ * under its checksum, then each chunk under its own, right after it was read and while it lies in the core's cache.
+ * The file is read, never mapped: one that is cut while in use is an error, not a signal. A file that somebody else
+ * owns or may write is as good as a damaged one.
  *
  * Called by models and engine. Owns a descriptor and the head. */
 #include <errno.h>
@@ -31,7 +31,7 @@ static neap_status open_file(neap_store_reader *r, const neap_store *s, const ch
     struct stat st;
     (void)snprintf(r->shown, sizeof r->shown, "%.300s/%.200s", s->path, name);
     const int flags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-    r->fd = openat(s->fd, name, flags | O_NOATIME); /* to be looked at is not to be used */
+    r->fd = openat(s->fd, name, flags | O_NOATIME);                      /* to be looked at is not to be used */
     if (r->fd < 0 && errno == EPERM) r->fd = openat(s->fd, name, flags); /* not ours: said below */
     if (r->fd < 0) {
         int error = errno;

@@ -1,9 +1,10 @@
 /* Writes a file of a store.
  *
- * The file grows under NAME.tmp, locked by its writer, and is renamed when it is complete: whoever is killed on the way
- * leaves the old file, and a temporary whose lock is free, which the next writer takes over or neap_store_sweep removes.
- * The space is asked for at once, so a disk that is too full says so before the work and not in the middle of it, and
- * some of it is left to others. The head is written last: a temporary is never a file that a reader would take.
+ * The file grows under NAME.tmp, locked by its writer, and is renamed when it is complete: whoever is killed on the
+ * way leaves the old file, and a temporary whose lock is free, which the next writer takes over or neap_store_sweep
+ * removes. The space is asked for at once, so a disk that is too full says so before the work and not in the middle of
+ * it, and some of it is left to others. The head is written last: a temporary is never a file that a reader would
+ * take.
  *
  * is_synced: the content reaches the disk before the name does. Without it a power loss may leave a file with holes;
  * its reader sees that by the checksums, and so gigabytes are not waited for.

@@ -31,7 +31,7 @@ typedef struct neap_crew {
     char failed_text[NEAP_CREW_TEXT];
 } neap_crew;
 
-/* Runs task(user, i, scratch) for every i. Tasks are begun in order; of several failures the first one's is reported. */
+/* Runs task(user, i, scratch) for every i. Tasks are begun in order; of several failures the first one's is told. */
 NEAP_MUST_CHECK neap_status neap_crew_run(neap_crew *c);
 static inline void neap_crew_count(neap_crew *c, uint64_t bytes) { atomic_fetch_add(&c->bytes_done, bytes); }
 

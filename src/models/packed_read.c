@@ -1,9 +1,9 @@
 /* Packed weights from their file.
  *
  * First everything that can be compared without the content: key, shards, sizes of the chunks. Then a few threads read
- * chunk by chunk straight into place (the model's memory with its huge pages; a mapped file would decode more slowly and
- * would turn a file that is cut into a signal) and check each while it is in the core's cache. Whatever does not fit ends
- * in one line of the log and in packing from the shards, never in an error.
+ * chunk by chunk straight into place (the model's memory with its huge pages; a mapped file would decode more slowly
+ * and would turn a file that is cut into a signal) and check each while it is in the core's cache. Whatever does not
+ * fit ends in one line of the log and in packing from the shards, never in an error.
  *
  * Called by load.c. Owns the reader during the call. */
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 /* Packed weights to their file, while they are packed.
  *
  * Every chunk counts the bytes that are still to come; the thread that brings the last ones writes the chunk, straight
- * from the model's memory. So a first start reads and packs on, the disk works beside it, and nothing is held twice. The
- * file is not synced: what a power loss leaves behind fails its checksums and is made anew.
+ * from the model's memory. So a first start reads and packs on, the disk works beside it, and nothing is held twice.
+ * The file is not synced: what a power loss leaves behind fails its checksums and is made anew.
  *
  * Nothing that goes wrong here is an error of the model: one warning, and the weights are in memory all the same.
  * Called by load.c and pack.c. Owns the store's descriptor and the writer. */
