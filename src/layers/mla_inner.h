@@ -1,5 +1,5 @@
-/* What the files of the MLA layer share: its sizes and its buffers of one step. mla_layer.c owns the order of the phases,
- * indexer.c chooses the positions, attend.c reads them. */
+/* What the files of the MLA layer share: its sizes and its buffers of one step. mla_layer.c owns the order of the
+ * phases, indexer.c chooses the positions, attend.c reads them. */
 #ifndef NEAP_LAYERS_MLA_INNER_H
 #define NEAP_LAYERS_MLA_INNER_H
 
