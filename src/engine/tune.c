@@ -8,11 +8,11 @@
  *   ratio  of a round: geometric mean over the kinds of (candidate's time / incumbent's)
  *
  * and it wins if the median of the ratios, and the ratio of the best times of both, are below 0.98, and three rounds of
- * four were won: a machine that others use slows some rounds, seldom the best ones, and not always the same side. Whatever wins, results
- * keep their bits (tests/golden/test_tunings.c): a wrong choice costs time, nothing else.
+ * four were won: a machine that others use slows some rounds, seldom the best ones, and not always the same side.
+ * Whatever wins, results keep their bits (tests/golden/test_tunings.c): a wrong choice costs time, nothing else.
  *
- * Kinds of steps: one row (decoding), four and eight rows (verifying a draft, several readers), a chunk of a prompt, and
- * both together. Where there is attention, rows stand behind a filled stretch of the caches. Steps do not advance: the
+ * Kinds of steps: one row (decoding), four and eight rows (verifying a draft, several readers), a chunk of a prompt,
+ * and both together. Where there is attention, rows stand behind a filled stretch of the caches. Steps do not advance: the
  * same rows are computed again, so that both sides and all rounds do the same work.
  *
  * Called by the program. Owns two forwards at a time, gone when it returns. */

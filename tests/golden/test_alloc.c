@@ -3,8 +3,8 @@
  *   refused  every single allocation of opening a model, making an engine, submitting and answering fails once (G1): a
  *            clean error, nothing lost (the address sanitizer watches), and whatever stays works on with the same bits.
  *            Likewise threads that cannot be started.
- *   never    1,000 decode steps, prompts in between: not one call of neap's allocator nor of malloc, and no plan is laid
- *            out again. Nothing is asked for, so nothing can be refused in a step. */
+ *   never    1,000 decode steps, prompts in between: not one call of neap's allocator nor of malloc, and no plan is
+ *            laid out again. Nothing is asked for, so nothing can be refused in a step. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>

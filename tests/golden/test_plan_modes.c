@@ -1,7 +1,7 @@
 /* A replayed plan and eager dispatch do the same, op by op: the hash of every op's outputs and all logits, for steps of
  * all kinds (prompts only, decoding only, both, drafts being verified, several sequences, 1 .. 12 rows), with and
- * without streams, on one to three workers (case E7); and for one sequence whose plan was captured before its first step
- * and that is replayed at every length from 11 to 600 (case E8): whatever changes from step to step lies in the slots.
+ * without streams, on one to three workers (case E7); and for one sequence whose plan was captured before its first
+ * step and that is replayed at every length from 11 to 600 (case E8): whatever changes from step to step lies in slots.
  * A third forward replays without hashes, as engines do: its phases meet at fewer barriers. */
 #include "trace.h"
 

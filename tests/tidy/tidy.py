@@ -20,7 +20,7 @@ CC = os.environ.get("CC", "cc")
 # Who may include whom; a room may also include itself, and everybody neap.h.
 MORE = {"models": ("kernels/cpu.h",)}  # the mask of instruction sets is checked when a model is opened
 # `neap doctor` compares all kernels of this machine, and the code that can lies with the tests.
-DOCTOR = ("apps/doctor.c", "kcheck/check_all.h")
+DOCTOR = ("apps/doctor_machine.c", "kcheck/check_all.h")
 LAYERS = {
     "base": "",
     "tensor": "base",
