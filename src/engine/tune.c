@@ -12,8 +12,8 @@
  * Whatever wins, results keep their bits (tests/golden/test_tunings.c): a wrong choice costs time, nothing else.
  *
  * Kinds of steps: one row (decoding), four and eight rows (verifying a draft, several readers), a chunk of a prompt,
- * and both together. Where there is attention, rows stand behind a filled stretch of the caches. Steps do not advance: the
- * same rows are computed again, so that both sides and all rounds do the same work.
+ * and both together. Where there is attention, rows stand behind a filled stretch of the caches. Steps do not advance:
+ * the same rows are computed again, so that both sides and all rounds do the same work.
  *
  * Called by the program. Owns two forwards at a time, gone when it returns. */
 #include <math.h>
