@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/arena.h"
@@ -47,23 +48,33 @@ static bool is_still_named(const neap_store_writer *w) {
            mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
 }
 
-/* Opens or takes over the temporary and locks it. */
-static neap_status open_temporary(neap_store_writer *w) {
-    struct stat st;
+/* Opens or takes over the temporary and locks it. NEAP_AGAIN: somebody else holds it, perhaps only to look. */
+static neap_status try_temporary(neap_store_writer *w) {
+    int locked;
     w->fd = openat(w->dir, w->temporary, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
     NEAP_CHECK(w->fd >= 0, neap_file_status(errno), "%s: cannot write: %s", w->shown, strerror(errno));
-    int locked;
     do {
         locked = flock(w->fd, LOCK_EX | LOCK_NB);
     } while (locked != 0 && errno == EINTR);
-    if (locked != 0) {
-        NEAP_CHECK(errno != EWOULDBLOCK, NEAP_BUSY, "%s: is being written by another process", w->shown);
-        int error = errno;
-        (void)unlinkat(w->dir, w->temporary, 0); /* where locks do not work nobody writes it */
-        NEAP_FAIL(NEAP_IO, "%s: cannot lock: %s", w->shown, strerror(error));
+    int error = locked != 0 ? errno : 0;
+    if (error == 0 && is_still_named(w)) return NEAP_OK;
+    (void)close(w->fd);
+    w->fd = -1;
+    if (error == 0 || error == EWOULDBLOCK) return NEAP_AGAIN; /* 0: renamed or removed before we had the lock */
+    (void)unlinkat(w->dir, w->temporary, 0);                   /* where locks do not work nobody writes it */
+    NEAP_FAIL(NEAP_IO, "%s: cannot lock: %s", w->shown, strerror(error));
+}
+
+static neap_status open_temporary(neap_store_writer *w) {
+    struct stat st;
+    const struct timespec pause = {.tv_nsec = 1000000};
+    neap_status status = try_temporary(w);
+    for (int i = 0; i < 3 && status == NEAP_AGAIN; i++) { /* whoever sweeps holds it for an instant */
+        (void)nanosleep(&pause, NULL);
+        status = try_temporary(w);
     }
-    /* Its last owner may have renamed or removed it between the opening and the lock. */
-    NEAP_CHECK(is_still_named(w), NEAP_BUSY, "%s: was just written by another process", w->shown);
+    NEAP_CHECK(status != NEAP_AGAIN, NEAP_BUSY, "%s: is being written by another process", w->shown);
+    NEAP_TRY(status);
     w->is_named = true;
     NEAP_CHECK(fstat(w->fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_nlink == 1, NEAP_IO,
                "%s: its temporary is not a file of this user", w->shown);
@@ -88,7 +99,11 @@ static neap_status take_space(const neap_store_writer *w, uint64_t bytes) {
                    "%s: needs %s of disk space; free: %s, of which some stay free", w->shown,
                    neap_size_text(bytes, need), neap_size_text(left, have));
     }
-    if (fallocate(w->fd, 0, 0, (off_t)bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
+    int claimed;
+    do {
+        claimed = fallocate(w->fd, 0, 0, (off_t)bytes);
+    } while (claimed != 0 && errno == EINTR);
+    if (claimed != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL) /* these: not every disk can */
         NEAP_FAIL(NEAP_IO, "%s: cannot write %s: %s", w->shown, neap_size_text(bytes, need), strerror(errno));
     return NEAP_OK;
 }

@@ -553,6 +553,60 @@ static void test_arguments(void **state) {
 
 /* ---------------------------------------------------------------- describe -------------------- */
 
+/* kind, n, k, group and bytes of every matrix in the order of the walk; how many have panels. */
+typedef struct shapes {
+    int64_t v[4096][5];
+    int n, n_panels;
+} shapes;
+
+static void add_shape(shapes *s, const neap_matrix *m) {
+    const int64_t v[5] = {m->kind, m->n, m->k, m->group, m->panel_bytes};
+    assert_true(s->n < 4096);
+    memcpy(s->v[s->n++], v, sizeof v);
+    if (m->panels != NULL) s->n_panels++;
+}
+
+static bool see_shape(void *user, const neap_want *want) {
+    shapes *s = user;
+    if (want->kind == NEAP_WANT_MATRIX) add_shape(s, want->to.matrix);
+    for (int32_t h = 0; want->kind == NEAP_WANT_KV_B && h < want->mla_spec->n_heads; h++) {
+        add_shape(s, &want->mla->k_up[h]);
+        add_shape(s, &want->mla->v_up[h]);
+    }
+    return true;
+}
+
+/* A model opened for description has the shapes of the loaded one, experts and heads included. */
+static void test_describe_shapes(void **state) {
+    static const char *const names_of[] = {"kimi-k3-mini-mxfp4", "deepseek-v32-tiny-bfloat16",
+                                           "kimi-linear-f32-float32"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        fixture *fx = fx_load(names_of[i]);
+        fx_write(fx, -1);
+        shapes *both[2];
+        for (int k = 0; k < 2; k++) {
+            neap_model *m = NULL;
+            neap_checkpoint *c = NULL;
+            neap_weight_names names;
+            both[k] = fx_zeros(sizeof *both[k]);
+            fx_expect(fx_open(fx, &m, k == 1), NEAP_OK, NULL);
+            assert_int_equal(neap_checkpoint_open(&c, fx->dir, NULL), NEAP_OK);
+            neap_weights_find_names(m, c, &names);
+            (void)neap_weights_visit(m, &names, see_shape, both[k]);
+            if (m->is_tied) add_shape(both[k], &m->net.head);
+            neap_checkpoint_close(c);
+            neap_model_close(m);
+        }
+        assert_true(both[0]->n > 20 && both[0]->n == both[1]->n);
+        assert_memory_equal(both[0]->v, both[1]->v, sizeof both[0]->v);
+        assert_true(both[0]->n_panels > 20 && both[1]->n_panels == 0);
+        free(both[0]);
+        free(both[1]);
+        fx_free(fx);
+    }
+}
+
 static void test_describe(void **state) {
     (void)state;
     fixture *fx = fx_load("kimi-k3-mini-mxfp4");
@@ -634,6 +688,7 @@ int main(void) {
         cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_describe),
+        cmocka_unit_test(test_describe_shapes),
         cmocka_unit_test(test_index_from_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
