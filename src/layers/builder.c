@@ -1,9 +1,9 @@
 /* Plan building: buffers, ops that wait for the end of their phase, streams, taps.
  *
- * One builder serves three kinds of run. Dry: buffers are addresses that nobody owns, ops are only looked at (layout.c).
- * Real: ops enter a plan. Eager: a phase is carried out as soon as the next one begins, op by op.
+ * One builder serves three kinds of run. Dry: buffers are addresses that nobody owns, ops are only looked at
+ * (layout.c). Real: ops enter a plan. Eager: a phase is carried out as soon as the next one begins, op by op.
  *
- * Called by the layers' emit functions and engine/forward.c. Owns nothing; arguments are copied. */
+ * Called by the layers' emit functions and engine/forward_plan.c. Owns nothing; arguments are copied. */
 #include "layers/builder.h"
 
 #include <assert.h>
