@@ -1,8 +1,8 @@
 /* Places buffers by their lives: see colour.h.
  *
  * Lives are intervals, places are intervals, and no two rectangles may overlap. The smallest region is hard to find
- * (the problem is dynamic storage allocation, NP-complete); what is good in practice: take the buffers in a fixed order, and
- * put each into the smallest gap that holds it between those that live at the same time and have their place already.
+ * (the problem is dynamic storage allocation, NP-complete); what is good in practice: take the buffers in a fixed order,
+ * and put each into the smallest gap that holds it between those that live at the same time and have their place already.
  * Two orders are tried, the better one stays:
  *
  *     by bytes, the largest first          large buffers find no gap later, small ones do
@@ -11,7 +11,7 @@
  * The lower bound is the most that lives at one time: max over t of the sum of bytes of the buffers alive at t.
  *
  * Called by layers/layout.c. Owns nothing; its working memory is freed before it returns. 5,000 buffers of short lives
- * take about 10 ms; if most of them lived long, n^2 / 2 steps of 2 ns per order. */
+ * take about 15 ms; if most of them lived long, n^2 / 2 steps of 2 ns per order. */
 #include "runtime/colour.h"
 
 #include <stdlib.h>
