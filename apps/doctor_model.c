@@ -129,6 +129,7 @@ void neap_cli_doctor_model(neap_cli_doctor_state *d) {
     neap_cli_options own = *d->options;
     neap_model_info info = {.struct_size = sizeof info};
     own.model = d->model;
+    own.cache = 0; /* looking makes and mends nothing */
     if (d->model == NULL) {
         neap_cli_doctor_say(d, "model", NEAP_CLI_WARNING, "neap doctor MODEL",
                             "no model given and the bundled one is not here: plans were not checked");

@@ -2,8 +2,7 @@
  *
  * Lives are intervals, places are intervals, and no two rectangles may overlap. The smallest region is hard to find
  * (the problem is dynamic storage allocation, NP-complete); what is good in practice: take the buffers in a fixed
- * order, and put each into the smallest gap that holds it between those that live at the same time and have their place
- * already.
+ * order, and put each into the smallest gap that holds it between those that live at the same time and have places.
  * Two orders are tried, the better one stays:
  *
  *     by bytes, the largest first          large buffers find no gap later, small ones do
