@@ -17,10 +17,13 @@ neap_status neap_cpu_describe(const char *cpu, char *text, size_t capacity, size
     char sets[128], quota[64] = "no quota", line[512];
     neap_cpu_text(flags, sets, sizeof sets);
     int32_t n_quota = neap_cores_quota("/proc/self/cgroup", "/sys/fs/cgroup");
+    int32_t n_nodes = neap_cores_nodes("/sys/devices/system");
     if (n_quota > 0) (void)snprintf(quota, sizeof quota, "quota of %d", n_quota);
-    int n = snprintf(
-        line, sizeof line, "%s: %s; %d physical cores, %d CPUs in the affinity mask, %s, %d threads by default",
-        neap_cpu_model(), sets, neap_cores_physical(), neap_cores_affinity(), quota, neap_default_threads());
+    int n = snprintf(line, sizeof line,
+                     "%s: %s; %d physical cores, %d CPUs in the affinity mask, %d memory node%s, %s, %d threads by "
+                     "default",
+                     neap_cpu_model(), sets, neap_cores_physical(), neap_cores_affinity(), n_nodes,
+                     n_nodes == 1 ? "" : "s", quota, neap_default_threads());
     *needed = (size_t)n + 1;
     if (capacity < *needed) return NEAP_TOO_SMALL;
     memcpy(text, line, *needed);
