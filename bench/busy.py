@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Decoding while another process keeps a core busy: what share of the quiet speed stays?
 
-    python3 bench/busy.py build/neap MODEL [--threads 2] [--rounds 5] [--goal 0.45]
+    python3 bench/busy.py build/neap MODEL [--threads 2] [--rounds 5] [--goal 0.45] [-- OPTIONS]
     python3 bench/busy.py build/neap MODEL --llama-python PYTHON --gguf FILE          # llama.cpp too, by turns
 
 One process decodes at a time: alone, beside one that computes all the time at nice 15, beside one at nice 0, round after
@@ -39,9 +39,9 @@ def main():
     p.add_argument("--llama-python", help="python that has llama_cpp (compare.py makes one)")
     p.add_argument("--gguf")
     p.add_argument("--lock", help="file to hold while something is timed")
-    p.add_argument("options", nargs="*", help="after --: options of neap bench")
-    o = p.parse_args()
-    programs = {"neap": lambda: alternate.decode_ms(o.neap, o.model, ["-t", str(o.threads), *o.options], n=o.tokens)}
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    o, options = p.parse_args(sys.argv[1:end]), sys.argv[end + 1:]
+    programs = {"neap": lambda: alternate.decode_ms(o.neap, o.model, ["-t", str(o.threads), *options], n=o.tokens)}
     if o.llama_python:
         programs["llama.cpp"] = lambda: llama_ms(o)
     medians = {(name, load): [] for name in programs for load in LOADS}

@@ -26,7 +26,7 @@ typedef struct heads_args {
     /* few rows: */
     bool folds;
     const float *f_a, *g_a; /* [rows, D]; g_a NULL: the gate is there */
-    float *own_f, *own_g;   /* [workers][rows_max, D] of one head; f and gate are NULL then */
+    float *own_f, *own_g;   /* [workers][rows_max, P], a head at its columns; f and gate are NULL then */
     int64_t own_floats;
     char *gemm_scratch;
     neap_x_form form;
@@ -92,12 +92,12 @@ static void one_head(const heads_args *a, const neap_batch_segment *seg, int64_t
     a->k->kda(&k);
 }
 
-/* to[n, D] = the head's rows of w times rows row .. row + n - 1 of x. */
+/* Columns of head h of to [n, P] = the head's rows of w times rows row .. row + n - 1 of x. */
 static void low_rank(const heads_args *a, const neap_matrix *w, const float *x, int64_t row, int64_t n, int64_t h,
                      float *to, int32_t worker) {
     int64_t d = a->spec.head_dim;
-    neap_gemm_args g = {.y = to - h * d,
-                        .ldy = d,
+    neap_gemm_args g = {.y = to,
+                        .ldy = a->spec.n_heads * d,
                         .x = x + row * w->k,
                         .ldx = w->k,
                         .m = n,
@@ -119,9 +119,8 @@ static void folded_head(const heads_args *a, int64_t h, int64_t begin, int64_t e
     if (gate) low_rank(a, &a->w->g_b, a->g_a, row, n, h, gate, worker);
     for (const neap_batch_segment *s = first; s <= last; s++) {
         int64_t r = s->row_begin;
-        head_inputs in = {.f = f + (r - row) * d, .ld_f = d};
-        in.gate = gate ? gate + (r - row) * d : a->gate + r * p + h * d;
-        in.ld_gate = gate ? d : p;
+        head_inputs in = {.f = f + (r - row) * p + h * d, .ld_f = p, .ld_gate = p};
+        in.gate = gate ? gate + (r - row) * p + h * d : a->gate + r * p + h * d;
         one_head(a, s, h, &in, a->scratch + worker * a->scratch_floats);
     }
 }
@@ -178,7 +177,7 @@ static void fold_up(neap_builder *b, heads_args *a, const float *f_a, const floa
     a->folds = true;
     a->f_a = f_a;
     a->g_a = g_a;
-    a->own_floats = (int64_t)b->rows_max * a->spec.head_dim;
+    a->own_floats = (int64_t)b->rows_max * a->spec.n_heads * a->spec.head_dim;
     a->own_f = neap_builder_floats(b, b->n_workers * a->own_floats);
     if (g_a) a->own_g = neap_builder_floats(b, b->n_workers * a->own_floats);
     a->gemm_scratch = b->gemm_scratch;
