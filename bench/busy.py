@@ -2,10 +2,10 @@
 """Decoding while another process keeps a core busy: what share of the quiet speed stays?
 
     python3 bench/busy.py build/neap MODEL [--threads 2] [--rounds 5] [--goal 0.45] [-- OPTIONS]
-    python3 bench/busy.py build/neap MODEL --llama-python PYTHON --gguf FILE          # llama.cpp too, by turns
+    python3 bench/busy.py build/neap MODEL --llama-python PYTHON --gguf FILE   # llama.cpp too, by turns
 
-One process decodes at a time: alone, beside one that computes all the time at nice 15, beside one at nice 0, round after
-round. A share is the median token's time alone over that beside the other one, over all rounds. A team that waits in
+One process decodes at a time: alone, beside one that computes all the time at nice 15, beside one at nice 0, round
+after round. A share is the median token's time alone over that beside the other one, over all rounds. A team that waits in
 lock step is as slow as its slowest worker, and one that spins takes the time that it waits for. Exit code 1: the share
 at nice 15 is below --goal."""
 import argparse
