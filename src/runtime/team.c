@@ -58,22 +58,27 @@ typedef struct meeting_point {
     _Alignas(64) _Atomic int32_t arrived;
 } meeting_point;
 
-typedef struct member {
-    gate start; /* raised once per job of this worker */
-    neap_team *team;
-    int32_t worker, cpu; /* cpu -1: anywhere */
-    pthread_t thread;
-} member;
-
 enum { ALL = NEAP_TEAM_MEETINGS, CPU_SETS = 8 }; /* 8192 CPUs */
 typedef struct cpu_mask {
     cpu_set_t sets[CPU_SETS];
 } cpu_mask;
 
+typedef struct member {
+    gate start; /* raised once per job of this worker */
+    neap_team *team;
+    int32_t worker, cpu; /* cpu -1: anywhere */
+    _Atomic int32_t at;  /* SPREAD: the CPU on which its latest job began */
+    int32_t stays_on;    /* SPREAD: fixed there, because it met another worker on its CPU, */
+    int64_t stays_until; /* for so long (0 = free), */
+    cpu_mask before;     /* having had this mask */
+    pthread_t thread;
+} member;
+
 struct neap_team {
     meeting_point meetings[NEAP_TEAM_MEETINGS + 1]; /* the last one: all workers of the job */
     int32_t n_threads, n_started;
     neap_pin pin;
+    int32_t n_cpus;    /* that workers were given, all different */
     int32_t n_workers; /* of the job; this and the next three are written before the workers' gates are raised */
     neap_team_fn fn;
     void *arg;
@@ -185,6 +190,50 @@ static void place(int32_t cpu, bool stays) {
     if (mask_set(&one) && !stays) (void)mask_set(&before);
 }
 
+/* A worker that is woken while no CPU is idle is put on the CPU of whoever woke it, and the two take turns there until
+ * the kernel balances, milliseconds later. So a worker that finds itself on the CPU of one before it goes to another
+ * one, and stays for a while: the next wake would bring it back. */
+static const int64_t STAY_NS = 20000000;
+
+static bool is_taken(const neap_team *t, int32_t worker, int32_t cpu) {
+    for (int32_t i = 0; i < worker; i++)
+        if (atomic_load_explicit(&t->members[i].at, memory_order_relaxed) == cpu) return true;
+    return false;
+}
+
+/* Whoever changed the mask meanwhile is right. */
+static void free_again(member *m) {
+    cpu_mask now, one;
+    mask_of(&one, m->stays_on);
+    if (mask_get(&now) && memcmp(&now, &one, sizeof one) == 0) (void)mask_set(&m->before);
+    m->stays_until = 0;
+}
+
+/* A CPU of the team that no worker before this one uses; -1: there is none. */
+static int32_t free_cpu(const neap_team *t, const member *m) {
+    for (int32_t i = 0; i < t->n_cpus; i++) {
+        const int32_t cpu = t->members[(m->worker + i) % t->n_cpus].cpu;
+        if (!is_taken(t, m->worker, cpu) && CPU_ISSET_S((size_t)cpu, sizeof m->before, m->before.sets)) return cpu;
+    }
+    return -1;
+}
+
+static void keep_apart(neap_team *t, member *m) {
+    int32_t cpu = sched_getcpu();
+    if (m->stays_until && clock_ns() >= m->stays_until) free_again(m);
+    if (t->n_workers <= t->n_cpus && is_taken(t, m->worker, cpu)) {
+        if (m->stays_until) free_again(m);
+        const int32_t to = mask_get(&m->before) ? free_cpu(t, m) : -1;
+        cpu_mask one;
+        if (to >= 0) mask_of(&one, to);
+        if (to >= 0 && mask_set(&one)) {
+            m->stays_on = cpu = to;
+            m->stays_until = clock_ns() + STAY_NS;
+        }
+    }
+    atomic_store_explicit(&m->at, cpu, memory_order_relaxed);
+}
+
 /* ---- jobs ---- */
 
 static void *worker_main(void *p) {
@@ -193,10 +242,12 @@ static void *worker_main(void *p) {
     char name[16];
     (void)snprintf(name, sizeof name, "neap-%d", m->worker);
     (void)pthread_setname_np(pthread_self(), name);
+    const bool is_spread = t->pin == NEAP_PIN_SPREAD && m->cpu >= 0;
     place(m->cpu, t->pin == NEAP_PIN_FIXED);
     for (uint32_t seen = 0;; seen++) {
         gate_wait(&m->start, seen);
         if (t->is_ending) return NULL;
+        if (is_spread) keep_apart(t, m);
         const int32_t n = t->n_workers;
         t->fn(t->arg, m->worker);
         (void)arrive(&t->meetings[ALL], n); /* nobody waits for the others but the caller */
@@ -207,6 +258,8 @@ static void run_job(neap_team *t, int32_t n_workers, neap_team_fn fn, void *arg)
     t->fn = fn;
     t->arg = arg;
     t->n_workers = n_workers;
+    if (t->pin == NEAP_PIN_SPREAD && n_workers > 1)
+        atomic_store_explicit(&t->members[0].at, sched_getcpu(), memory_order_relaxed);
     for (int32_t i = 1; i < n_workers; i++) gate_raise(&t->members[i].start);
     fn(arg, 0);
     neap_team_barrier(t);
@@ -248,6 +301,7 @@ static void choose_cpus(neap_team *t) {
     if (t->pin != NEAP_PIN_NONE) n = neap_cores_order("/sys/devices/system", cpus, NEAP_TEAM_MAX);
     if (n > NEAP_TEAM_MAX) n = NEAP_TEAM_MAX;
     for (int32_t i = 0; i < t->n_threads; i++) t->members[i].cpu = n > 0 ? cpus[i % n] : -1;
+    t->n_cpus = n < t->n_threads ? n : t->n_threads;
 }
 
 static neap_status start_workers(neap_team *t) {
@@ -258,6 +312,7 @@ static neap_status start_workers(neap_team *t) {
         m->start.trust = TRUST_MAX;
         m->team = t;
         m->worker = i;
+        m->at = -1;
         const int error = start_thread(m);
         NEAP_CHECK(error == 0, NEAP_LIMIT, "threads: cannot start worker %d of %d: %s", i + 1, t->n_threads,
                    strerror(error));

@@ -17,7 +17,8 @@ enum { NEAP_TEAM_MAX = 1024 }; /* the limit of the options too */
 
 /* Where workers run.
  *   NONE    wherever the kernel puts them
- *   SPREAD  each starts on a core of its own (physical cores first, over all memory nodes) and may move from there
+ *   SPREAD  each starts on a core of its own (physical cores first, over all memory nodes) and may move from there; one
+ *           that is woken on the CPU of another worker goes to a free one and stays for 20 ms
  *   FIXED   each stays on its core; the caller's thread is fixed during a job only and gets its mask back, for 1 to
  *           1.5 us per job. For a machine of one's own: beside other programs a fixed worker cannot leave a busy core
  * SPREAD is what to use without a reason. Measured in README.md. */
