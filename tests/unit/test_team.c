@@ -327,6 +327,40 @@ static int n_threads_of_process(void) {
     return n;
 }
 
+/* Brings worker 1 to the caller's CPU, where a wake on a busy machine would put it, and lets it go again. */
+static void join_caller(void *arg, int32_t worker) {
+    cpu_set_t all, one;
+    if (worker != 1) return;
+    CPU_ZERO(&one);
+    CPU_SET(*(const int *)arg, &one);
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+static void note_cpu(void *arg, int32_t worker) { ((int *)arg)[worker] = sched_getcpu(); }
+
+static void workers_keep_apart(void **state) {
+    (void)state;
+    int32_t cpus[2];
+    cpu_set_t before, one;
+    if (neap_cores_order("/sys/devices/system", cpus, 2) < 2) skip();
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    neap_team *t;
+    assert_int_equal(neap_team_create(&t, 2, NEAP_PIN_SPREAD), NEAP_OK);
+    for (int i = 0; i < 20; i++) {
+        int caller = cpus[i % 2], at[2];
+        CPU_ZERO(&one);
+        CPU_SET((size_t)caller, &one);
+        assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+        neap_team_run(t, 2, join_caller, &caller);
+        neap_team_run(t, 2, note_cpu, at);
+        assert_int_equal(at[0], caller);
+        assert_int_not_equal(at[1], caller);
+    }
+    neap_team_destroy(t);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
 static void expect_threads(int n) {
     for (int i = 0; i < 1000 && n_threads_of_process() != n; i++) wait_ms(1); /* the last steps of a thread's end */
     assert_int_equal(n_threads_of_process(), n);
@@ -400,6 +434,7 @@ int main(void) {
         cmocka_unit_test(an_idle_team_costs_nothing),
         cmocka_unit_test(signals_go_to_the_program),
         cmocka_unit_test(places_are_kept_and_given_back),
+        cmocka_unit_test(workers_keep_apart),
         cmocka_unit_test(a_failed_creation_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
