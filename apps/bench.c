@@ -181,6 +181,7 @@ static int measure_level(neap_cli_bench_run *r, neap_cli_level *l) {
     l->n_samples = r->n_samples;
     if (r->n_samples == 0) return NEAP_EXIT_OK;
     l->median = neap_cli_median(r->samples, r->n_samples);
+    for (size_t i = 0; i < r->n_samples; i++) l->mean += r->samples[i] / (double)r->n_samples;
     l->least = r->samples[0];
     l->cpu = r->cpu;
     return NEAP_EXIT_OK;

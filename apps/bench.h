@@ -9,8 +9,8 @@ enum { NEAP_CLI_DEPTHS_MAX = 64, NEAP_CLI_BATCH_MAX = 256 };
 
 typedef struct neap_cli_level {
     int64_t depth;
-    double prompt_rate, tail_rate; /* tokens per second: all of the prompt, its last -p tokens; 0 = none */
-    double median, least, cpu;     /* seconds of a new token; cpu: least of all threads together */
+    double prompt_rate, tail_rate;   /* tokens per second: all of the prompt, its last -p tokens; 0 = none */
+    double median, mean, least, cpu; /* seconds of a new token; cpu: least of all threads together */
     size_t n_samples;
     neap_cli_share share;
 } neap_cli_level;

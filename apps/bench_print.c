@@ -164,6 +164,7 @@ static void print_json(const neap_cli_bench_run *r, const neap_model_info *info,
         neap_cli_json_real(&out, "prompt_tokens_per_second", l->prompt_rate, 6);
         neap_cli_json_real(&out, "tail_tokens_per_second", l->tail_rate, 6);
         neap_cli_json_real(&out, "decode_median_ms", l->median * 1e3, 6);
+        neap_cli_json_real(&out, "decode_mean_ms", l->mean * 1e3, 6);
         neap_cli_json_real(&out, "decode_least_ms", l->least * 1e3, 6);
         neap_cli_json_real(&out, "decode_cpu_ms", l->cpu * 1e3, 6);
         neap_cli_json_uint(&out, "decode_samples", l->n_samples);

@@ -57,6 +57,12 @@ def decode_ms(neap, model, options, n=32, depth=0, **where):
     return r["depths"][0]["decode_median_ms"], r["depths"][0]["decode_least_ms"], r["threads"]
 
 
+def decode_mean_ms(neap, model, options, n=32):
+    """Mean time of a decoded token of one process: rare long stalls count."""
+    r = run_json([neap, "bench", model, "--json", "-q", "-d", "0", "-p", "1", "-n", str(n), *options])
+    return r["depths"][0]["decode_mean_ms"]
+
+
 def machine():
     with open("/proc/cpuinfo") as f:
         name = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine())
