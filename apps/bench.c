@@ -315,6 +315,7 @@ static int bench(neap_cli_bench_run *r, const neap_cli_options *o, neap_cli_watc
     if (code == NEAP_EXIT_OK) code = neap_cli_failed(neap_model_describe(r->s.model, &info), NEAP_CLI_RUNNING);
     if (code == NEAP_EXIT_OK) code = start(r, &info, &e);
     r->load_seconds = neap_cli_seconds() - begin;
+    if (watch != NULL) neap_cli_signals_hold(); /* what was traced until then is kept */
     if (code == NEAP_EXIT_OK) code = measure_all(r);
     if (code == NEAP_EXIT_OK) code = find_shares(r, &e);
     if (code == NEAP_EXIT_OK) neap_cli_bench_print(r, &info, &e);
@@ -324,7 +325,8 @@ static int bench(neap_cli_bench_run *r, const neap_cli_options *o, neap_cli_watc
 }
 
 int neap_cli_bench(const neap_cli_options *o) {
-    neap_cli_bench_run r = {.n_prompt = o->bench_prompt, .n_new = o->bench_new, .repetitions = o->repetitions};
+    neap_cli_bench_run r = {.n_prompt = o->bench_prompt, .n_new = o->bench_new, .repetitions = 1};
+    if (o->repetitions > 0) r.repetitions = o->repetitions;
     neap_cli_watch *watch = NULL;
     int code = check_flags(o);
     if (code == NEAP_EXIT_OK && o->compare != NULL) return neap_cli_bench_compare(o);
@@ -333,6 +335,7 @@ int neap_cli_bench(const neap_cli_options *o) {
     if (code != NEAP_EXIT_OK) return code;
     r.samples = neap_cli_alloc((size_t)(r.repetitions * r.n_new) + 1, sizeof *r.samples);
     code = bench(&r, o, watch);
+    if (neap_cli_signal() != 0) code = 128 + neap_cli_signal();
     free(r.tokens);
     free(r.samples);
     return neap_cli_watch_close(watch, code);

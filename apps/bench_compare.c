@@ -351,7 +351,7 @@ int neap_cli_bench_compare(const neap_cli_options *o) {
     c->r.n_prompt = o->bench_prompt;
     c->r.n_new = o->bench_new;
     c->r.repetitions = 1;
-    c->rounds = o->repetitions > ROUNDS ? o->repetitions : ROUNDS;
+    c->rounds = o->repetitions > 0 ? o->repetitions : ROUNDS;
     int code = prepare(c, o);
     if (code == NEAP_EXIT_OK) code = compare_all(c, o->compare);
     if (code == NEAP_EXIT_OK) print(c);

@@ -37,7 +37,7 @@ static neap_status go(neap_cli_session *s, const neap_seq *running, const neap_s
     *longest = 0;
     while (status == NEAP_OK && !is_done) {
         neap_event event = {.struct_size = sizeof event};
-        status = neap_cli_session_step(s);
+        status = neap_cli_signal() != 0 ? NEAP_CANCELLED : neap_cli_session_step(s);
         while (status == NEAP_OK && neap_poll(s->engine, &event) == NEAP_OK) {
             if (event.kind == NEAP_EVENT_DONE && event.finish == NEAP_FINISH_ERROR) return event.status;
             if (event.kind == NEAP_EVENT_DONE && event.seq == running) is_done = 1; /* its tokens are used up */
@@ -95,6 +95,7 @@ int neap_cli_mixed_measure(neap_cli_mixed *out, neap_cli_session *s, const neap_
         status = once(&m, s, r);
         if (status == NEAP_OK) keep_best(out, &m);
     }
+    if (status == NEAP_CANCELLED) return NEAP_EXIT_INTERRUPTED;
     if (status != NEAP_AGAIN) return neap_cli_failed(status, NEAP_CLI_RUNNING);
     neap_cli_error("--mixed: the engine ended before the prompt was read");
     return NEAP_EXIT_INTERNAL;

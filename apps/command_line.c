@@ -259,8 +259,9 @@ static int wrong_option(const neap_cli_option *option, const char *name, int32_t
     }
     if (option != NULL) {
         neap_cli_text list = {0};
-        for (int i = 0; i < NEAP_CLI_COMMANDS; i++) {
-            if ((option->commands & 1u << i) == 0) continue;
+        int is_negated;
+        for (int i = 0; i < NEAP_CLI_COMMANDS; i++) { /* by name: two options may share one */
+            if (find_option(name, strlen(name), 1u << i, &is_negated) == NULL) continue;
             neap_cli_text_printf(&list, "%s%s", list.n > 0 ? ", " : "", neap_cli_command_table[i].name);
         }
         neap_cli_error("\"neap %s\" has no option %s, it belongs to: %s", us, name, neap_cli_text_string(&list));
@@ -363,6 +364,14 @@ static int take_arguments(neap_cli_options *o, int argc, char **argv, int first)
     return NEAP_EXIT_OK;
 }
 
+/* What the arguments say of the cache, here still without the environment, wins over what the environment says of it: a
+ * directory on the command line is meant to be used, whatever NEAP_CACHE holds. */
+static void settle_cache(neap_cli_options *o, int32_t environment_cache, const char *environment_dir) {
+    int has_dir = o->cache_dir != NULL && o->cache_dir[0] != 0;
+    if (o->cache < 0 && !has_dir) o->cache = environment_cache;
+    if (o->cache_dir == NULL) o->cache_dir = environment_dir;
+}
+
 int neap_cli_options_parse(neap_cli_options *o, int argc, char **argv) {
     int code = set_defaults(o), i = 1;
     neap_cli_options early = *o; /* the lists are empty: nothing is shared */
@@ -381,9 +390,14 @@ int neap_cli_options_parse(neap_cli_options *o, int argc, char **argv) {
     if (command < 0) return unknown_command(argv[i]);
     o->command = command;
     code = set_from_environment(o);
+    int32_t environment_cache = o->cache;
+    const char *environment_dir = o->cache_dir;
+    o->cache = -1;
+    o->cache_dir = NULL;
     /* Again, now above the environment: what stood before the command. */
     for (int k = 1; code == NEAP_EXIT_OK && k < i; k++) code = take_option(o, NEAP_CLI_COMMANDS, argc, argv, &k);
     if (code == NEAP_EXIT_OK) code = take_arguments(o, argc, argv, i + 1);
+    settle_cache(o, environment_cache, environment_dir);
     return code;
 }
 

@@ -27,6 +27,7 @@ int neap_cli_next_event(neap_cli_session *s, neap_event *event) {
     *event = (neap_event){.struct_size = sizeof *event};
     int was_idle = 0;
     for (;;) {
+        if (neap_cli_signal() != 0) return 128 + neap_cli_signal(); /* of the commands that hold signals */
         neap_status status = neap_poll(s->engine, event);
         if (status == NEAP_OK && event->kind == NEAP_EVENT_DONE && event->finish == NEAP_FINISH_ERROR) {
             neap_cli_error("the computation ended with an error: %s", neap_status_text(event->status));

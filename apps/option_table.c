@@ -207,11 +207,11 @@ static const neap_cli_option text_rows[] = {
      AT(repetitions),
      1,
      1000,
-     .value = "N",
-     .standard = "1",
+     .value = "N", /* no default here: it depends on --compare */
      .group = GROUP_COMMAND,
      .commands = BENCH,
-     .help = "measure every depth N times: best prompt rate, decode times of all together"},
+     .help = "measure every depth N times: best prompt rate, decode times of all together; with --compare: N rounds. "
+             "Without it 1; with --compare 5"},
     {{"--cpu-info"},
      NEAP_CLI_BOOL,
      AT(cpu_info),

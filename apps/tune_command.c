@@ -163,13 +163,15 @@ int neap_cli_tune(const neap_cli_options *o) {
     neap_cli_text own = {0};
     neap_tuning found;
     gain g = {0};
+    neap_cli_options dry = *o;
     const char *dir = o->dry_run ? NULL : neap_cli_cache_dir(o, &own);
+    if (o->dry_run) dry.cache = 0; /* nothing is left behind, no packed weights either */
     int code = NEAP_EXIT_OK;
     if (dir == NULL && !o->dry_run) {
         neap_cli_error("no cache directory: neither --cache-dir, XDG_CACHE_HOME nor HOME is set");
         code = NEAP_EXIT_USAGE;
     }
-    if (code == NEAP_EXIT_OK) code = neap_cli_session_open(&s, o);
+    if (code == NEAP_EXIT_OK) code = neap_cli_session_open(&s, &dry);
     if (code == NEAP_EXIT_OK) {
         neap_cli_settings_fill(&settings, o, s.model);
         neap_tuning_init(&settings.tuning); /* an earlier record does not decide where the search begins */

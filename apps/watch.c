@@ -48,6 +48,10 @@ struct neap_cli_watch {
 int neap_cli_watch_open(neap_cli_watch **out, const neap_cli_options *o) {
     *out = NULL;
     if (o->trace == NULL && o->hashes == NULL) return NEAP_EXIT_OK;
+    if (o->trace != NULL && o->plan != NULL && strcmp(o->plan, "off") == 0) {
+        neap_cli_error("--trace shows replayed plans, --plan off has no times to show");
+        return NEAP_EXIT_USAGE;
+    }
     int code = o->trace != NULL ? neap_cli_check_output(o->trace) : NEAP_EXIT_OK;
     if (code == NEAP_EXIT_OK && o->hashes != NULL) code = neap_cli_check_output(o->hashes);
     if (code != NEAP_EXIT_OK) return code;
@@ -230,10 +234,11 @@ int neap_cli_watch_close(neap_cli_watch *w, int code) {
             code = NEAP_EXIT_RESOURCE;
         }
     }
-    if (w->trace_path != NULL && code == NEAP_EXIT_OK) {
+    if (w->trace_path != NULL && (code == NEAP_EXIT_OK || code > 128)) { /* a signal keeps what was traced until then */
         neap_cli_text t = {0};
         trace_text(w, &t);
-        code = neap_cli_write_file(w->trace_path, t.data, t.n);
+        int written = neap_cli_write_file(w->trace_path, t.data, t.n);
+        if (written != NEAP_EXIT_OK) code = written;
         neap_cli_text_free(&t);
     }
     for (int i = 0; i < KEPT; i++) free(w->kept[i].records);

@@ -4,9 +4,12 @@ import csv
 import io
 import json
 import os
+import signal
+import subprocess
+import time
 import xml.etree.ElementTree as xml
 
-from cli_shared import check, finish, one_line, run, scratch
+from cli_shared import PROGRAM, SLOW, check, clean_environment, finish, one_line, run, scratch
 
 VALLEY = os.path.join(os.environ["NEAP_SOURCE_DIR"], "models/valley")
 SMALL = ("-t", "2", "--oversubscribe", "-d", "0,32,64", "-p", "48", "-n", "4", "-b", "16")
@@ -92,7 +95,30 @@ check([r["time_of"] for r in rows] == ["decode"] * 3 + ["prompt"] and all(r["ver
 table = bench("--compare", "pin").splitlines()
 check(len({line.count("|") for line in table[1:]}) == 1 and len(table) == 3 + 8, table)
 
-for args in (("--json", "--csv"), ("--compare", "nothing"), ("--compare", "plan", "--mixed"), ("--mixed", "-p", "0"),
+# as many rounds as -r says, five without it
+for args, n in (((), 5), (("-r", "1"), 1), (("-r", "2"), 2), (("-r", "6"), 6)):
+    r = run("bench", VALLEY, "--compare", "few", "--json", "-d", "0", "-p", "0", "-n", "2", *args)
+    check(r.code == 0 and json.loads(r.out)["rounds"] == n, args, r)
+
+# a signal keeps what was traced until then
+trace = os.path.join(scratch(), "cut.json")
+for command in (["run", VALLEY, "-p", "Hello!", "--raw", "--ignore-eos", "-n", "100000", "-c", "101000"],
+                ["bench", VALLEY, "-d", "0", "-p", "16", "-n", "1000", "-r", "1000"]):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        p = subprocess.Popen([PROGRAM, *command, "-v", "--trace", trace], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                             env=clean_environment())
+        while (line := p.stderr.readline()) and not line.startswith(b"steps:"):
+            pass
+        time.sleep(SLOW)
+        p.send_signal(number)
+        p.communicate(timeout=60 * SLOW)
+        check(p.returncode == 128 + number, command[0], number, p.returncode)
+        if check(os.path.exists(trace), command[0], number):
+            with open(trace) as f:
+                check(any(e.get("cat") == "op" for e in json.load(f)["traceEvents"]), command[0], number)
+            os.remove(trace)
+
+for args in (("--json", "--csv"), ("--plan", "off", "--trace", trace), ("--compare", "nothing"), ("--compare", "plan", "--mixed"), ("--mixed", "-p", "0"),
              ("--compare", "plan", "--plot", plot), ("--plot", "/nowhere/x.svg"),
              ("--trace", "/nowhere/x.json")):
     r = run("bench", VALLEY, *args)

@@ -68,6 +68,9 @@ for args in (("--plan", "maybe"), ("--streams", ""), ("--streams", "index"), ("-
 for args in (("--hashes", "/nowhere/h"), ("--trace", "/nowhere/t")):
     r = run("run", VALLEY, "-p", "a", *args)
     check(r.code == 2 and r.out == b"" and one_line(r.err), args, r)
+r = run("run", VALLEY, "-p", "a", "--plan", "off", "--trace", os.path.join(scratch(), "t"))  # nothing would be in it
+check(r.code == 2 and r.out == b"" and one_line(r.err) and b"--plan off" in r.err, r)
+check(not os.path.exists(os.path.join(scratch(), "t")), "a trace of eager steps")
 
 # -tb is the number for prompts; both are told by -v
 r = run("run", VALLEY, "-p", "Hello!", "-n", "2", "-t", "1", "-tb", "2", "-v", "--streams", "index=team,prefetch=128")

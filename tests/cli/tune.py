@@ -26,6 +26,9 @@ def records():
 r = run("tune", VALLEY, *SHORT, "--dry-run")
 check(r.code == 0 and r.err == b"" and b"not kept" in r.out and b"No result changes" in r.out, r)
 check(records() == [], records())
+dry = os.path.join(scratch(), "dry")
+r = run("tune", VALLEY, "--seconds", "0.2", "-t", "1", "--cache-dir", dry, "--dry-run")
+check(r.code == 0 and r.err == b"" and not os.path.exists(dry), r)
 before, answer = steps("-t", "1")
 check(before.endswith("(not tuned)"), before)
 

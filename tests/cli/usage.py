@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """The command line: errors with exit code 2 and guesses, help, manual page, completion, environment."""
 import json
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 
 from cli_shared import byte_model, check, clean_environment, finish, one_line, run
 
@@ -54,6 +56,7 @@ for args, text in (
         (["logits", model], "--tokens is missing"),
         (["cache", "lst"], "is not one of list|verify|prune"),
         (["doctor", model, "--plan", "off"], "belongs to"),
+        (["tune", model, "--plan", "on"], "belongs to: run, chat, info, logits, verify, perplexity, eval, bench"),
         (["info", model, "--plan", "on"], "unexpected argument"),
         (["run", model, "-p", "a", "--threads-bach", "2"], "did you mean --threads-batch?"),
         (["run", model, "-p", "a", "--plan"], "--plan needs a value"),
@@ -147,4 +150,17 @@ check(run("run", model, "-p", "a", "-n", "1", env={"NEAP_VERBOSE": "enabled"}).e
 check(run("run", model, "-p", "a", "-n", "1", env={"NEAP_VERBOSE": "off"}).err == b"")
 check(run("-v", "run", model, "-p", "a", "-n", "1").err != b"")
 check(run("run", "-n", "1", "--", model, "-a prompt").code == 0)
+
+# a cache directory on the command line is used, whatever the environment says; --no-cache beside it is not overruled
+for args, env, n in ((("--cache-dir",), {"NEAP_CACHE": "off"}, 1), (("--no-cache", "--cache-dir"), {}, 0),
+                     (("--no-cache", "--cache-dir"), {"NEAP_CACHE": "on"}, 0)):
+    with tempfile.TemporaryDirectory() as work:
+        folder = os.path.join(work, "cache")
+        check(run("run", model, "-p", "a", "-n", "1", *args, folder, env=env).code == 0, args, env)
+        check((len(os.listdir(folder)) if os.path.isdir(folder) else 0) == n, args, env)
+with tempfile.TemporaryDirectory() as work:
+    check(run("run", model, "-p", "a", "-n", "1", env={"NEAP_CACHE": "off", "NEAP_CACHE_DIR": work}).code == 0)
+    check(os.listdir(work) == [], "NEAP_CACHE=off, both from the environment")
+    check(run("run", model, "-p", "a", "-n", "1", env={"NEAP_CACHE_DIR": work}).code == 0)
+    check(len(os.listdir(work)) == 1, "NEAP_CACHE_DIR alone")
 finish()
