@@ -6,7 +6,8 @@
  *
  * A temporary file is locked (flock) by its writer, and the system lets go of the lock when the writer dies, however it
  * dies. So a temporary whose lock is free belongs to nobody; no process numbers are compared, and containers that share
- * a directory do not mistake each other for dead.
+ * a directory do not mistake each other for dead. What is not a regular file of this user was made by no writer;
+ * it is in the way and goes without a lock. A directory stays: what lies in it is not ours to judge.
  *
  * Called by models and engine. Owns the descriptor of the directory. */
 #include "format/store.h"
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #include "format/file.h"
+#include "format/store_inner.h"
 
 static const char *const SUFFIXES[NEAP_STORE_KINDS] = {
     [NEAP_STORE_WEIGHTS] = ".weights", [NEAP_STORE_TUNING] = ".tuning"};
@@ -100,18 +102,60 @@ void neap_store_close(neap_store *s) {
     s->fd = -1;
 }
 
-bool neap_store_remove_temporary(const neap_store *s, const char *name, bool is_dry) {
-    bool is_removed = false;
+const char *neap_store_stray(const struct stat *st) {
+    if (S_ISDIR(st->st_mode)) return "a directory in the place of a temporary file; it must be removed by hand";
+    if (S_ISLNK(st->st_mode)) return "a link in the place of a temporary file";
+    if (!S_ISREG(st->st_mode)) return "not a regular file";
+    if (st->st_uid != geteuid()) return "a temporary file of another user";
+    /* Writers give themselves both rights; without them nobody could even try the lock. */
+    return (st->st_mode & (S_IRUSR | S_IWUSR)) == (S_IRUSR | S_IWUSR) ? NULL : "a temporary file that cannot be opened";
+}
+
+neap_status neap_store_check_temporary(const neap_store *s, const char *name) {
+    struct stat st;
+    if (fstatat(s->fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0) return NEAP_OK; /* gone meanwhile */
+    const char *stray = neap_store_stray(&st);
+    NEAP_CHECK(stray == NULL, NEAP_BAD_FILE, "%s: %s", name, stray);
+    return NEAP_OK;
+}
+
+static neap_status unlink_name(const neap_store *s, const char *name, bool is_dry, bool *is_removed) {
+    struct stat st;
+    int error = 0;
+    if (!is_dry)
+        error = unlinkat(s->fd, name, 0) != 0 ? errno : 0;
+    else if (fstatat(s->fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || faccessat(s->fd, ".", W_OK, AT_EACCESS) != 0)
+        error = errno;
+    else if (S_ISDIR(st.st_mode))
+        error = EISDIR;
+    NEAP_CHECK(error == 0 || error == ENOENT, NEAP_IO, "%s: cannot remove: %s", name, strerror(error));
+    *is_removed = error == 0;
+    return NEAP_OK;
+}
+
+/* Whoever renames or removes the name holds the lock, so between the look and the removal it stays what it is. */
+static neap_status remove_unlocked(const neap_store *s, const char *name, bool is_dry, bool *is_removed) {
     struct stat mine, named;
+    neap_status status = NEAP_OK;
     int fd = openat(s->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0) return false;
-    /* Whoever renames or removes the name holds the lock, so between the look and the removal it stays what it is. */
+    NEAP_CHECK(fd >= 0 || errno == ENOENT, NEAP_IO, "%s: cannot open: %s", name, strerror(errno));
+    if (fd < 0) return NEAP_OK;
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &mine) == 0 && S_ISREG(mine.st_mode) &&
         fstatat(s->fd, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && mine.st_dev == named.st_dev &&
         mine.st_ino == named.st_ino)
-        is_removed = is_dry || unlinkat(s->fd, name, 0) == 0;
+        status = unlink_name(s, name, is_dry, is_removed);
     (void)close(fd);
-    return is_removed;
+    return status;
+}
+
+neap_status neap_store_remove(const neap_store *s, const char *name, bool is_dry, bool *is_removed) {
+    struct stat st;
+    bool is_temporary = false;
+    *is_removed = false;
+    (void)neap_store_kind_of(name, &is_temporary);
+    if (is_temporary && fstatat(s->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && neap_store_stray(&st) == NULL)
+        return remove_unlocked(s, name, is_dry, is_removed);
+    return unlink_name(s, name, is_dry, is_removed);
 }
 
 void neap_store_sweep(const neap_store *s) {
@@ -122,9 +166,10 @@ void neap_store_sweep(const neap_store *s) {
         return;
     }
     for (const struct dirent *e = readdir(stream); e != NULL; e = readdir(stream)) {
-        bool is_temporary = false;
-        if (neap_store_kind_of(e->d_name, &is_temporary) != 0 && is_temporary)
-            (void)neap_store_remove_temporary(s, e->d_name, false);
+        bool is_temporary = false, is_removed = false;
+        if (neap_store_kind_of(e->d_name, &is_temporary) == 0 || !is_temporary) continue;
+        neap_status status = neap_store_remove(s, e->d_name, false, &is_removed);
+        (void)status; /* what is in the way of a writer, the writer reports */
     }
     (void)closedir(stream);
 }

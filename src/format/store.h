@@ -78,7 +78,10 @@ void neap_store_writer_discard(neap_store_writer *w); /* NULL is fine */
 
 /* Removes temporaries that no process writes any more. */
 void neap_store_sweep(const neap_store *s);
-/* true: removed, for is_dry: would be. Keeps its hands off what is being written. */
-bool neap_store_remove_temporary(const neap_store *s, const char *name, bool is_dry);
+/* Removes one name; is_dry: says whether that would work. *is_removed false with NEAP_OK: it was gone already, or it is
+ * a temporary that is being written. NEAP_IO: it cannot be removed. */
+NEAP_MUST_CHECK neap_status neap_store_remove(const neap_store *s, const char *name, bool is_dry, bool *is_removed);
+/* NEAP_BAD_FILE: the name of a temporary is taken by something that no writer made: a link, a directory, a FIFO. */
+NEAP_MUST_CHECK neap_status neap_store_check_temporary(const neap_store *s, const char *name);
 
 #endif

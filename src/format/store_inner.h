@@ -9,7 +9,12 @@
 #ifndef NEAP_FORMAT_STORE_INNER_H
 #define NEAP_FORMAT_STORE_INNER_H
 
+#include <sys/stat.h>
+
 #include "format/store.h"
+
+/* Why what lies under the name of a temporary was not made by a writer; NULL: it may have been. */
+const char *neap_store_stray(const struct stat *st);
 
 enum { NEAP_STORE_FORMAT = 1, NEAP_STORE_ALIGN = 4096, NEAP_STORE_VERSION = 32 };
 #define NEAP_STORE_MAGIC UINT64_C(0x3170656b5061656e) /* "neaPkep1" */

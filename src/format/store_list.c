@@ -3,6 +3,7 @@
  * Listing opens every file as its reader would and reports what it says about itself, or why it would not be used.
  * Pruning removes what nobody would use, then what nobody has used for long. A file that another process has open stays
  * readable for that one; a temporary that is being written is left alone; names that are not ours are never touched.
+ * What cannot be removed does not keep the rest from going; the first such failure is the result.
  *
  * Called by the program. Owns the list of names during a call. */
 #include <dirent.h>
@@ -105,9 +106,10 @@ static void look(const listing *l, const file *f, bool is_verified, neap_cache_e
                             .written = f->written,
                             .used = f->used,
                             .text = ""};
-    if (f->kind == 0 || f->is_temporary) return;
-    e->status = neap_store_reader_open(r, &l->store, f->name);
-    if (e->status == NEAP_OK) {
+    if (f->kind == 0) return;
+    e->status = f->is_temporary ? neap_store_check_temporary(&l->store, f->name)
+                                : neap_store_reader_open(r, &l->store, f->name);
+    if (e->status == NEAP_OK && !f->is_temporary) {
         const neap_store_about *about = neap_store_reader_about(*r);
         e->origin = about->origin;
         if ((int)about->kind != f->kind)
@@ -154,18 +156,17 @@ neap_status neap_cache_list(const char *dir, int32_t verify, neap_cache_fn fn, v
 
 /* ---- prune ---- */
 
-/* Reports a file and removes it. true: the caller wants no more. */
-static bool take_away(listing *l, file *f, bool is_dry, neap_cache_fn fn, void *user) {
+/* Removes a file and reports it. *is_stopped: the caller wants no more. */
+static neap_status take_away(listing *l, file *f, bool is_dry, neap_cache_fn fn, void *user, bool *is_stopped) {
     neap_cache_entry e;
     neap_store_reader *r = NULL;
     char text[1100];
-    bool is_stopped = false;
+    bool is_removed = false;
     look(l, f, false, &e, &r, text, sizeof text);
-    bool is_gone = f->is_temporary ? neap_store_remove_temporary(&l->store, f->name, is_dry)
-                                   : is_dry || unlinkat(l->store.fd, f->name, 0) == 0;
-    if (is_gone && fn != NULL) is_stopped = fn(user, &e) != 0;
+    neap_status status = neap_store_remove(&l->store, f->name, is_dry, &is_removed);
+    if (is_removed && fn != NULL) *is_stopped = fn(user, &e) != 0;
     neap_store_reader_close(r);
-    return is_stopped;
+    return status;
 }
 
 static bool is_usable(const listing *l, const file *f) {
@@ -199,11 +200,16 @@ neap_status neap_cache_prune(const char *dir, uint64_t bytes_max, int64_t max_ag
                              neap_cache_fn fn, void *user) {
     listing l;
     bool is_empty = false, is_stopped = false;
+    char reason[1100] = ""; /* the first failure's; later files overwrite the last error */
     NEAP_TRY(open_listing(&l, dir, &is_empty));
     if (l.n > 0) qsort(l.files, l.n, sizeof *l.files, by_use);
     choose(&l, bytes_max, max_age_seconds);
-    for (size_t i = 0; i < l.n && !is_stopped; i++)
-        if (l.files[i].is_doomed) is_stopped = take_away(&l, &l.files[i], dry_run != 0, fn, user);
+    for (size_t i = 0; i < l.n && !is_stopped; i++) {
+        if (!l.files[i].is_doomed) continue;
+        if (take_away(&l, &l.files[i], dry_run != 0, fn, user, &is_stopped) != NEAP_OK && reason[0] == 0)
+            neap_error_copy(reason, sizeof reason);
+    }
     listing_free(&l);
+    NEAP_CHECK(reason[0] == 0, NEAP_IO, "%s", reason);
     return NEAP_OK;
 }

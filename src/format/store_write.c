@@ -48,19 +48,37 @@ static bool is_still_named(const neap_store_writer *w) {
            mine.st_dev == named.st_dev && mine.st_ino == named.st_ino;
 }
 
+/* What no writer made is in the way (a link, a FIFO) and would be for ever. Should another start remove it and begin to
+ * write between the look and the removal, it finds its temporary gone at the end and keeps nothing this time. */
+static neap_status clear_name(const neap_store_writer *w) {
+    struct stat st;
+    if (fstatat(w->dir, w->temporary, &st, AT_SYMLINK_NOFOLLOW) != 0) return NEAP_OK; /* none; the open says the rest */
+    const char *stray = neap_store_stray(&st);
+    if (stray == NULL) return NEAP_OK;
+    NEAP_CHECK(!S_ISDIR(st.st_mode), NEAP_IO, "%s.tmp: %s", w->shown, stray);
+    NEAP_CHECK(unlinkat(w->dir, w->temporary, 0) == 0 || errno == ENOENT, NEAP_IO, "%s.tmp: %s; cannot remove it: %s",
+               w->shown, stray, strerror(errno));
+    return NEAP_OK;
+}
+
 /* Opens or takes over the temporary and locks it. NEAP_AGAIN: somebody else holds it, perhaps only to look. */
 static neap_status try_temporary(neap_store_writer *w) {
     int locked;
+    NEAP_TRY(clear_name(w));
     w->fd = openat(w->dir, w->temporary, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
     NEAP_CHECK(w->fd >= 0, neap_file_status(errno), "%s: cannot write: %s", w->shown, strerror(errno));
     do {
         locked = flock(w->fd, LOCK_EX | LOCK_NB);
     } while (locked != 0 && errno == EINTR);
     int error = locked != 0 ? errno : 0;
-    if (error == 0 && is_still_named(w)) return NEAP_OK;
+    if (error == 0 && is_still_named(w)) {
+        struct stat st;
+        if (fstat(w->fd, &st) != 0 || st.st_nlink == 1) return NEAP_OK; /* what fails here fails again below */
+        (void)unlinkat(w->dir, w->temporary, 0);                        /* what has another name is written elsewhere */
+    }
     (void)close(w->fd);
     w->fd = -1;
-    if (error == 0 || error == EWOULDBLOCK) return NEAP_AGAIN; /* 0: renamed or removed before we had the lock */
+    if (error == 0 || error == EWOULDBLOCK) return NEAP_AGAIN; /* 0: not under that name any more */
     (void)unlinkat(w->dir, w->temporary, 0);                   /* where locks do not work nobody writes it */
     NEAP_FAIL(NEAP_IO, "%s: cannot lock: %s", w->shown, strerror(error));
 }

@@ -208,9 +208,147 @@ static void test_prune(void **state) {
     store_remove(dir);
 }
 
+/* ---- what is in the way ---- */
+
+static void name_in(const char *dir, const char *name, char path[STORE_PATH + 64]) {
+    (void)snprintf(path, STORE_PATH + 64, "%s/%s", dir, name);
+}
+
+/* Entries that cannot be removed: the others go all the same, and the result says it. */
+static void test_prune_directory(void **state) {
+    char dir[STORE_PATH], path[STORE_PATH + 64];
+    (void)state;
+    store_make(dir);
+    fill(dir);
+    name_in(dir, "a1.weights", path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    use_at(dir, "a1.weights", (int64_t)time(NULL) - 990); /* before all that is bad */
+    for (int dry = 1; dry >= 0; dry--) {
+        seen s = {.text = ""};
+        assert_int_equal(neap_cache_prune(dir, UINT64_MAX, -1, dry, see, &s), NEAP_IO);
+        assert_string_equal(neap_last_error(), "a1.weights: cannot remove: Is a directory");
+        assert_string_equal(s.text, "e.tuning tuning BAD_FILE ;f.weights.tmp temporary OK ;");
+        assert_int_equal(access(path, F_OK), 0);
+        assert_int_equal(store_count(dir), dry ? 7 : 5);
+    }
+    store_remove(dir);
+}
+
+/* A directory that its user made read-only; root may write it, so root becomes somebody else. */
+static void test_prune_read_only(void **state) {
+    char dir[STORE_PATH];
+    const bool is_root = geteuid() == 0;
+    (void)state;
+    if (is_root && seteuid(65534) != 0) skip();
+    store_make(dir);
+    fill(dir);
+    assert_int_equal(chmod(dir, 0500), 0);
+    for (int dry = 1; dry >= 0; dry--) {
+        seen s = {.text = ""};
+        assert_int_equal(neap_cache_prune(dir, 0, -1, dry, see, &s), NEAP_IO);
+        assert_string_equal(neap_last_error(), "a.tuning: cannot remove: Permission denied");
+        assert_int_equal(s.n, 0);
+        assert_int_equal(store_count(dir), 6);
+    }
+    assert_int_equal(chmod(dir, 0700), 0);
+    assert_int_equal(neap_cache_prune(dir, 0, -1, 0, NULL, NULL), NEAP_OK);
+    assert_int_equal(store_count(dir), 0);
+    store_remove(dir);
+    if (is_root) assert_int_equal(seteuid(0), 0);
+}
+
+enum { DANGLING, LINK, FIFO, UNREADABLE, HARD_LINK, N_STRAYS };
+
+static void make_stray(const char *dir, const char *name, int which) {
+    char path[STORE_PATH + 64], target[STORE_PATH + 64];
+    name_in(dir, name, path);
+    name_in(dir, "stranger.txt", target);
+    switch (which) {
+    case DANGLING: assert_int_equal(symlink("nowhere", path), 0); break;
+    case LINK: assert_int_equal(symlink("stranger.txt", path), 0); break;
+    case FIFO: assert_int_equal(mkfifo(path, 0600), 0); break;
+    case HARD_LINK: assert_int_equal(link(target, path), 0); break;
+    default:
+        store_write_file(path, "half", 4);
+        assert_int_equal(chmod(path, 0), 0);
+    }
+}
+
+/* Something else under the name of a temporary: writers, the sweep and prune remove it, list names it. */
+static void test_strays(void **state) {
+    char dir[STORE_PATH], path[STORE_PATH + 64], *bytes, data[8];
+    size_t n = 0;
+    neap_store s;
+    neap_store_about a = about_of(1);
+    (void)state;
+    store_make(dir);
+    name_in(dir, "stranger.txt", path);
+    store_write_file(path, "hello", 5);
+    assert_int_equal(neap_store_open(&s, dir, false), NEAP_OK);
+    for (int which = 0; which < N_STRAYS; which++) {
+        make_stray(dir, "x.tuning.tmp", which);
+        seen seen_now = {.text = ""};
+        assert_int_equal(neap_cache_list(dir, 0, see, &seen_now), NEAP_OK);
+        assert_string_equal(seen_now.text, which == HARD_LINK ? "stranger.txt unknown OK ;x.tuning.tmp temporary OK ;"
+                                                              : "stranger.txt unknown OK ;"
+                                                                "x.tuning.tmp temporary BAD_FILE ;");
+        assert_int_equal(neap_store_put(&s, "x.tuning", &a, "12345", 5), NEAP_OK);
+        assert_int_equal(neap_store_get(&s, "x.tuning", a.kind, a.key, data, sizeof data, &n), NEAP_OK);
+        assert_int_equal(store_count_temporary(dir), 0);
+        for (int way = 0; way < 3; way++) { /* sweep, prune that only says it, prune */
+            if (way != 2) make_stray(dir, "y.weights.tmp", which);
+            seen_now = (seen){.text = ""};
+            if (way == 0)
+                neap_store_sweep(&s);
+            else
+                assert_int_equal(neap_cache_prune(dir, UINT64_MAX, -1, way == 1, see, &seen_now), NEAP_OK);
+            assert_int_equal(seen_now.n, way != 0);
+            assert_int_equal(store_count_temporary(dir), way == 1);
+        }
+        store_only_file(dir, path, sizeof path);
+        assert_int_equal(unlink(path), 0);
+        name_in(dir, "stranger.txt", path);
+        bytes = store_read_file(path, &n);
+        assert_int_equal(n, 5);
+        assert_memory_equal(bytes, "hello", 5); /* nothing was written through a link */
+        free(bytes);
+    }
+    neap_store_close(&s);
+    store_remove(dir);
+}
+
+/* A directory there is the one thing that only its user can judge. */
+static void test_stray_directory(void **state) {
+    char dir[STORE_PATH], path[STORE_PATH + 64];
+    neap_store s;
+    neap_store_about a = about_of(1);
+    (void)state;
+    store_make(dir);
+    assert_int_equal(neap_store_open(&s, dir, false), NEAP_OK);
+    name_in(dir, "x.tuning.tmp", path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    neap_store_sweep(&s);
+    assert_int_equal(neap_store_put(&s, "x.tuning", &a, "12345", 5), NEAP_IO);
+    assert_non_null(strstr(neap_last_error(), "x.tuning.tmp: a directory"));
+    assert_non_null(strstr(neap_last_error(), "must be removed by hand"));
+    seen seen_now = {.text = ""};
+    assert_int_equal(neap_cache_list(dir, 0, see, &seen_now), NEAP_OK);
+    assert_string_equal(seen_now.text, "x.tuning.tmp temporary BAD_FILE ;");
+    seen_now = (seen){.text = ""};
+    assert_int_equal(neap_cache_prune(dir, UINT64_MAX, -1, 0, see, &seen_now), NEAP_IO);
+    assert_string_equal(neap_last_error(), "x.tuning.tmp: cannot remove: Is a directory");
+    assert_int_equal(seen_now.n, 0);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(neap_store_put(&s, "x.tuning", &a, "12345", 5), NEAP_OK);
+    neap_store_close(&s);
+    store_remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_sha256), cmocka_unit_test(test_checksum),
                                        cmocka_unit_test(test_small_files), cmocka_unit_test(test_list),
-                                       cmocka_unit_test(test_prune)};
+                                       cmocka_unit_test(test_prune),
+                                       cmocka_unit_test(test_prune_directory), cmocka_unit_test(test_prune_read_only),
+                                       cmocka_unit_test(test_strays), cmocka_unit_test(test_stray_directory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
