@@ -230,21 +230,30 @@ static int together(comparison *c, const setting *s) {
     return code;
 }
 
-static int applies(const comparison *c, const setting *s) {
+/* NULL: the setting can be compared; else why not. */
+static const char *why_not(const comparison *c, const setting *s) {
     int32_t threads = c->base.engine.n_threads > 0 ? c->base.engine.n_threads : neap_default_threads();
-    if (s->needs_index && c->info.n_index_layers == 0) return 0;
-    if (s->needs_shared && c->info.n_moe_layers == 0) return 0;
-    return !s->needs_team || threads > 1;
+    if (s->needs_index && c->info.n_index_layers == 0) return "the model has no indexer";
+    if (s->needs_shared && c->info.n_moe_layers == 0) return "the model has no experts";
+    if (s->needs_team && threads < 2) return "it takes at least two threads (-t)";
+    if (s->is_mixed && c->r.n_prompt == 0) return "it takes a prompt (-p)";
+    return c->r.n_prompt == 0 && c->r.n_new == 0 ? "neither -p nor -n leaves anything to do" : NULL;
 }
 
 static int compare_all(comparison *c, const char *wanted) {
     int code = NEAP_EXIT_OK, is_all = strcmp(wanted, "all") == 0;
+    const char *why = "no setting applies";
     for (int i = 0; code == NEAP_EXIT_OK && i < SETTINGS; i++) {
         const setting *s = &settings[i];
-        if ((!is_all && strcmp(wanted, s->name) != 0) || !applies(c, s)) continue;
+        if (!is_all && strcmp(wanted, s->name) != 0) continue;
+        const char *reason = why_not(c, s);
+        if (reason != NULL) {
+            why = reason;
+            continue;
+        }
         neap_cli_progress("comparing", "settings", (uint64_t)i, SETTINGS, 0);
         if (s->is_mixed) {
-            if (c->r.n_prompt > 0) code = together(c, s);
+            code = together(c, s);
             continue;
         }
         for (size_t k = 0; code == NEAP_EXIT_OK && k < c->r.n_levels && c->r.n_new > 0; k++)
@@ -252,7 +261,9 @@ static int compare_all(comparison *c, const char *wanted) {
         if (code == NEAP_EXIT_OK && c->r.n_prompt > 0) code = prompt(c, s);
     }
     neap_cli_progress_clear();
-    return code;
+    if (code != NEAP_EXIT_OK || c->n_rows > 0) return code;
+    neap_cli_error("--compare %s: nothing to compare: %s", wanted, why);
+    return NEAP_EXIT_USAGE;
 }
 
 /* ---- results ---- */

@@ -178,6 +178,10 @@ int neap_cli_read_file(neap_cli_text *t, const char *path, size_t limit) {
 
 int neap_cli_check_output(const char *path) {
     struct stat st;
+    if (path[0] == 0) {
+        neap_cli_error("the name of an output file is empty");
+        return NEAP_EXIT_USAGE;
+    }
     int is_there = stat(path, &st) == 0, code = NEAP_EXIT_OK;
     if (is_there && S_ISDIR(st.st_mode)) {
         neap_cli_error("%s is a directory, a file is needed", path);

@@ -78,7 +78,7 @@ static void compare(neap_cli_doctor_state *d, const neap_model *m, const neap_mo
     if (status == NEAP_OK) status = run(m, d->options, NEAP_PLAN_EAGER, info->vocab, &eager);
     if (status != NEAP_OK) {
         const char *text = neap_last_error();
-        neap_cli_doctor_say(d, "plan", NEAP_CLI_FAILED, "see the message", "%s",
+        neap_cli_doctor_say(d, "plan", NEAP_CLI_FAILED, "free memory, or correct the option that it names", "%s",
                             text != NULL && text[0] != 0 ? text : neap_status_text(status));
         return;
     }
@@ -101,7 +101,7 @@ static void memory(neap_cli_doctor_state *d, const neap_model *m) {
     char need[64], have[64];
     neap_cli_settings_fill(&s, d->options, m);
     if (neap_engine_memory(m, &s.engine, &memory) != NEAP_OK) {
-        neap_cli_doctor_say(d, "memory", NEAP_CLI_FAILED, "see the message", "%s", neap_last_error());
+        neap_cli_doctor_say(d, "memory", NEAP_CLI_FAILED, "correct the option or the file that it names", "%s", neap_last_error());
         return;
     }
     neap_cli_bytes(memory.total, need, sizeof need);
@@ -145,7 +145,7 @@ void neap_cli_doctor_model(neap_cli_doctor_state *d) {
     neap_status status = neap_model_open(&described, own.model, &options);
     if (status == NEAP_OK) status = neap_model_describe(described, &info);
     if (status != NEAP_OK) {
-        neap_cli_doctor_say(d, "model", NEAP_CLI_FAILED, "see the message", "%s", neap_last_error());
+        neap_cli_doctor_say(d, "model", NEAP_CLI_FAILED, "give the directory of a complete model", "%s", neap_last_error());
         neap_model_close(described);
         return;
     }
@@ -159,6 +159,7 @@ void neap_cli_doctor_model(neap_cli_doctor_state *d) {
     if (neap_cli_session_open(&session, &own) == NEAP_EXIT_OK)
         compare(d, session.model, &info);
     else
-        neap_cli_doctor_say(d, "plan", NEAP_CLI_FAILED, "see the message", "the weights could not be loaded");
+        neap_cli_doctor_say(d, "plan", NEAP_CLI_FAILED, "copy the model's files anew, or free memory",
+                            "the weights could not be loaded: %s", neap_last_error());
     neap_cli_session_close(&session);
 }

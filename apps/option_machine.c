@@ -177,8 +177,8 @@ static const neap_cli_option machine_rows[] = {
      .has_environment = 1,
      .help = "what may run side by side: default, off, or with commas index=beside|team|off (branches of the indexer), "
              "shared=beside|team|off (shared expert and routed ones), mixed=on|off|N (N workers decode while the "
-             "others read a prompt), prefetch=KIB|off (next weights during attention), tile=N (rows that attention "
-             "takes together). Without it: what tuning found. The same bits"},
+             "others read a prompt), prefetch=KIB|off (next weights during attention), tile=1..8 (rows that "
+             "attention takes together). Without it: what tuning found. The same bits"},
     {{"--few-rows"},
      NEAP_CLI_INT,
      AT(few_rows),
@@ -189,7 +189,7 @@ static const neap_cli_option machine_rows[] = {
      .group = GROUP_PLAN,
      .commands = STEPS | INFO,
      .has_environment = 1,
-     .help = "steps of up to N rows use the plan with fewest barriers; 0: none; -1: what tuning found, else 8"},
+     .help = "steps of up to N rows (0 to 8) use the plan with fewest barriers; 0: none; -1: what tuning found, else 8"},
     {{"--pin"},
      NEAP_CLI_CHOICE,
      AT(pin),

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "generate.h"
 #include "report.h"
@@ -45,19 +46,26 @@ static uint64_t packed_bytes(const neap_cli_options *o) {
     return bytes;
 }
 
-static int add_written(void *user, const neap_cache_entry *e) {
-    uint64_t *bytes = user;
-    if (strcmp(e->kind, "weights") == 0) *bytes += e->bytes;
+/* The entry that a start has written: new since then, and the smallest one that has room for the model's weights. */
+typedef struct written {
+    int64_t since;
+    uint64_t packed_bytes, bytes; /* bytes 0: there is none */
+} written;
+
+static int find_written(void *user, const neap_cache_entry *e) {
+    written *w = user;
+    int fits = strcmp(e->kind, "weights") == 0 && e->written >= w->since && e->bytes >= w->packed_bytes;
+    if (fits && (w->bytes == 0 || e->bytes < w->bytes)) w->bytes = e->bytes;
     return 0;
 }
 
-/* Gigabytes do not appear on somebody's disk in silence. before: bytes of weights that were there already. */
-static void say_written(const neap_cli_session *s, const char *dir, uint64_t before) {
-    uint64_t now = 0;
+/* Gigabytes do not appear on somebody's disk in silence. */
+static void say_written(const neap_cli_session *s, const char *dir, int64_t since, uint64_t packed) {
+    written w = {.since = since, .packed_bytes = packed};
     char size[64];
-    if (s->options->quiet || neap_cache_list(dir, 0, add_written, &now) != NEAP_OK || now <= before) return;
+    if (s->options->quiet || neap_cache_list(dir, 0, find_written, &w) != NEAP_OK || w.bytes == 0) return;
     neap_cli_note("neap: packed weights kept in %s (%s); --no-cache turns this off", dir,
-                  neap_cli_bytes(now - before, size, sizeof size));
+                  neap_cli_bytes(w.bytes, size, sizeof size));
 }
 
 int neap_cli_session_open(neap_cli_session *s, const neap_cli_options *o) {
@@ -68,20 +76,21 @@ int neap_cli_session_open(neap_cli_session *s, const neap_cli_options *o) {
     neap_model_options options;
     neap_model_info info = {.struct_size = sizeof info};
     neap_cli_text dir = {0};
-    uint64_t before = 0;
+    int64_t since = (int64_t)time(NULL);
     fill_model_options(&options, o);
     options.progress = neap_cli_load_progress;
     int asks_size = o->cache < 0 && (o->cache_dir == NULL || o->cache_dir[0] == 0);
     if (neap_cli_cache_wanted(o, asks_size ? packed_bytes(o) : 0)) options.cache_dir = neap_cli_cache_dir(o, &dir);
     options.cache_verify = o->cache_verify;
-    if (options.cache_dir != NULL) (void)neap_cache_list(options.cache_dir, 0, add_written, &before);
+    if (o->cache == 1 && options.cache_dir == NULL && !o->quiet)
+        neap_cli_note("neap: no place for packed weights: neither --cache-dir, XDG_CACHE_HOME nor HOME is set");
     neap_status status = neap_model_open(&s->model, o->model, &options);
     neap_cli_progress_clear();
     if (status == NEAP_OK) {
         s->tokenizer = neap_model_tokenizer(s->model);
         s->load_seconds = neap_cli_seconds() - begin;
         s->is_from_cache = neap_model_describe(s->model, &info) == NEAP_OK && info.is_from_cache;
-        if (options.cache_dir != NULL && !s->is_from_cache) say_written(s, options.cache_dir, before);
+        if (options.cache_dir != NULL && !s->is_from_cache) say_written(s, options.cache_dir, since, info.packed_bytes);
         if (neap_cli_is_verbose())
             neap_cli_note("weights: %s in %.2f s", s->is_from_cache ? "read packed from the cache" : "packed",
                           s->load_seconds);

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "buffer.h"
 #include "json_out.h"
@@ -45,6 +46,13 @@ struct neap_cli_watch {
     int32_t last_op, part;
 };
 
+/* Also under two names, where it exists. */
+static int is_same_file(const char *a, const char *b) {
+    struct stat x, y;
+    if (strcmp(a, b) == 0) return 1;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 int neap_cli_watch_open(neap_cli_watch **out, const neap_cli_options *o) {
     *out = NULL;
     if (o->trace == NULL && o->hashes == NULL) return NEAP_EXIT_OK;
@@ -54,6 +62,10 @@ int neap_cli_watch_open(neap_cli_watch **out, const neap_cli_options *o) {
     }
     int code = o->trace != NULL ? neap_cli_check_output(o->trace) : NEAP_EXIT_OK;
     if (code == NEAP_EXIT_OK && o->hashes != NULL) code = neap_cli_check_output(o->hashes);
+    if (code == NEAP_EXIT_OK && o->trace != NULL && o->hashes != NULL && is_same_file(o->trace, o->hashes)) {
+        neap_cli_error("--trace and --hashes cannot both be written to %s", o->trace);
+        return NEAP_EXIT_USAGE;
+    }
     if (code != NEAP_EXIT_OK) return code;
     neap_cli_watch *w = neap_cli_alloc(1, sizeof *w);
     w->trace_path = o->trace;
@@ -228,9 +240,11 @@ static void trace_text(const neap_cli_watch *w, neap_cli_text *t) {
 int neap_cli_watch_close(neap_cli_watch *w, int code) {
     if (w == NULL) return code;
     if (w->hashes != NULL) {
-        int is_bad = ferror(w->hashes);
-        if ((fclose(w->hashes) != 0 || is_bad) && code == NEAP_EXIT_OK) {
-            neap_cli_error("%s: could not be written", w->hash_path);
+        errno = 0;
+        int is_bad = fflush(w->hashes) != 0 || ferror(w->hashes), reason = errno;
+        if (fclose(w->hashes) != 0 && !is_bad) is_bad = 1, reason = errno;
+        if (is_bad && code == NEAP_EXIT_OK) {
+            neap_cli_error("%s: could not be written: %s", w->hash_path, strerror(reason != 0 ? reason : EIO));
             code = NEAP_EXIT_RESOURCE;
         }
     }

@@ -100,6 +100,12 @@ for args, n in (((), 5), (("-r", "1"), 1), (("-r", "2"), 2), (("-r", "6"), 6)):
     r = run("bench", VALLEY, "--compare", "few", "--json", "-d", "0", "-p", "0", "-n", "2", *args)
     check(r.code == 0 and json.loads(r.out)["rounds"] == n, args, r)
 
+# nothing to compare: one line that says why
+for args, text in ((("mixed", "-t", "1"), "two threads"), (("pin", "-t", "1"), "two threads"), (("few", "-p", "0", "-n", "0"), "-n"),
+                   (("mixed", "-t", "2", "-p", "0"), "prompt")):
+    r = run("bench", VALLEY, "-d", "0", "-n", "2", "--compare", *args)
+    check(r.code == 2 and r.out == b"" and one_line(r.err) and text in r.err.decode(), args, r)
+
 # a signal keeps what was traced until then
 trace = os.path.join(scratch(), "cut.json")
 for command in (["run", VALLEY, "-p", "Hello!", "--raw", "--ignore-eos", "-n", "100000", "-c", "101000"],

@@ -68,6 +68,10 @@ for args in (("--plan", "maybe"), ("--streams", ""), ("--streams", "index"), ("-
 for args in (("--hashes", "/nowhere/h"), ("--trace", "/nowhere/t")):
     r = run("run", VALLEY, "-p", "a", *args)
     check(r.code == 2 and r.out == b"" and one_line(r.err), args, r)
+same = os.path.join(scratch(), "same")
+for args in (("--hashes", ""), ("--trace", ""), ("--hashes", same, "--trace", same)):
+    r = run("run", VALLEY, "-p", "a", *args)
+    check(r.code == 2 and r.out == b"" and one_line(r.err) and not os.path.exists(same), args, r)
 r = run("run", VALLEY, "-p", "a", "--plan", "off", "--trace", os.path.join(scratch(), "t"))  # nothing would be in it
 check(r.code == 2 and r.out == b"" and one_line(r.err) and b"--plan off" in r.err, r)
 check(not os.path.exists(os.path.join(scratch(), "t")), "a trace of eager steps")

@@ -163,4 +163,12 @@ with tempfile.TemporaryDirectory() as work:
     check(os.listdir(work) == [], "NEAP_CACHE=off, both from the environment")
     check(run("run", model, "-p", "a", "-n", "1", env={"NEAP_CACHE_DIR": work}).code == 0)
     check(len(os.listdir(work)) == 1, "NEAP_CACHE_DIR alone")
+    # a damaged entry is replaced: the line tells the size of the whole entry
+    size = os.path.getsize(os.path.join(work, os.listdir(work)[0]))
+    with open(os.path.join(work, os.listdir(work)[0]), "r+b") as f:
+        f.truncate(size - 1)
+    r = run("run", model, "-p", "a", "-n", "1", "--cache-dir", work)
+    check(r.code == 0 and b"packed weights kept in" in r.err and b"(1 bytes)" not in r.err, r)
+r = run("run", model, "-p", "a", "-n", "1", "--cache", env={"HOME": "", "XDG_CACHE_HOME": ""})
+check(r.code == 0 and one_line(r.err) and b"no place for packed weights" in r.err, r)
 finish()
