@@ -94,7 +94,7 @@ static bool read_file(neap_packed *k, const neap_store_reader *r, const neap_mod
     char reason[REASON_BYTES];
     const neap_store_about *about = neap_store_reader_about(r);
     if (!compare(k, about, reason) || !fits(r, k->blocks)) {
-        neap_log_write(&k->m->log, NEAP_LOG_INFO, "%s/%s: not used: %s; packed again", k->store.path, k->name, reason);
+        neap_log_write(&k->m->log, NEAP_LOG_WARN, "%s/%s: not used: %s; packed again", k->store.path, k->name, reason);
         return false;
     }
     if (fill_blocks(k, r, o) != NEAP_OK) {
@@ -115,8 +115,7 @@ bool neap_packed_read(neap_packed *k, const neap_model_options *o) {
         return false;
     }
     if (status != NEAP_OK) {
-        neap_log_write(&k->m->log, status == NEAP_UNSUPPORTED ? NEAP_LOG_INFO : NEAP_LOG_WARN, "%s; packed again",
-                       neap_last_error());
+        neap_log_write(&k->m->log, NEAP_LOG_WARN, "%s; packed again", neap_last_error());
         return false;
     }
     bool is_filled = read_file(k, r, o);

@@ -268,9 +268,7 @@ static void make_stray(const char *dir, const char *name, int which) {
     case LINK: assert_int_equal(symlink("stranger.txt", path), 0); break;
     case FIFO: assert_int_equal(mkfifo(path, 0600), 0); break;
     case HARD_LINK: assert_int_equal(link(target, path), 0); break;
-    default:
-        store_write_file(path, "half", 4);
-        assert_int_equal(chmod(path, 0), 0);
+    default: store_write_file(path, "half", 4); assert_int_equal(chmod(path, 0), 0);
     }
 }
 
@@ -345,10 +343,10 @@ static void test_stray_directory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sha256), cmocka_unit_test(test_checksum),
-                                       cmocka_unit_test(test_small_files), cmocka_unit_test(test_list),
-                                       cmocka_unit_test(test_prune),
-                                       cmocka_unit_test(test_prune_directory), cmocka_unit_test(test_prune_read_only),
-                                       cmocka_unit_test(test_strays), cmocka_unit_test(test_stray_directory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sha256),          cmocka_unit_test(test_checksum),
+                                       cmocka_unit_test(test_small_files),     cmocka_unit_test(test_list),
+                                       cmocka_unit_test(test_prune),           cmocka_unit_test(test_prune_directory),
+                                       cmocka_unit_test(test_prune_read_only), cmocka_unit_test(test_strays),
+                                       cmocka_unit_test(test_stray_directory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
