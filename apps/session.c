@@ -178,6 +178,17 @@ static void say_types(const neap_cli_session *s, const neap_engine_options *e) {
                   (unsigned long long)memory.latent_bytes_per_token, index);
 }
 
+/* How many run: exact up to the number of usable cores, above it as many as affinity and quota allow. */
+static void say_threads(const neap_engine_options *e) {
+    int32_t usable = neap_default_threads(), n = e->n_threads, batch = e->n_threads_batch;
+    if (n == 0) n = e->tuning->n_threads;
+    if (n == 0) n = usable;
+    if (batch == 0) batch = e->tuning->n_threads_batch;
+    if (batch == 0) batch = n;
+    neap_cli_note("threads: %s%d for decoding, %s%d for prompts", n > usable && !e->oversubscribe ? "at most " : "", n,
+                  batch > usable && !e->oversubscribe ? "at most " : "", batch);
+}
+
 static int start(neap_cli_session *s, int32_t context, int32_t n_seqs, int enable_taps) {
     neap_engine_options *e = &s->settings.engine;
     char text[256];
@@ -192,6 +203,7 @@ static int start(neap_cli_session *s, int32_t context, int32_t n_seqs, int enabl
         neap_cli_tuning_text(e->tuning, text, sizeof text);
         neap_cli_note("steps: %s, %s (%s)", e->plan == NEAP_PLAN_EAGER ? "eager" : "plans", text,
                       s->settings.is_tuned ? "tuned" : "not tuned");
+        say_threads(e);
     }
     neap_engine_destroy(s->engine);
     s->engine = NULL;

@@ -2,6 +2,7 @@
 """However a step is carried out, every op makes the same bits: plans on and off, one and two threads, streams, pins."""
 import json
 import os
+import re
 
 from cli_shared import byte_model, check, finish, one_line, run, scratch
 
@@ -79,5 +80,6 @@ check(not os.path.exists(os.path.join(scratch(), "t")), "a trace of eager steps"
 # -tb is the number for prompts; both are told by -v
 r = run("run", VALLEY, "-p", "Hello!", "-n", "2", "-t", "1", "-tb", "2", "-v", "--streams", "index=team,prefetch=128")
 check(r.code == 0 and b"index team" in r.err and b"prefetch 128 KiB" in r.err and b"(not tuned)" in r.err, r)
+check(re.search(rb"threads: 1 for decoding, (at most )?2 for prompts\n", r.err), r)
 check(run("run", VALLEY, "-p", "a", "-n", "1", "-v", env={"NEAP_PLAN": "off"}).err.count(b"steps: eager") == 1)
 finish()
