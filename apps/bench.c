@@ -284,10 +284,12 @@ static int check_flags(const neap_cli_options *o) {
         neap_cli_error("give one of --json, --csv, --markdown");
     else if (o->compare != NULL && (o->plot != NULL || o->trace != NULL || o->mixed || o->batch != NULL))
         neap_cli_error("--compare measures something else, without --plot, --trace, --mixed and --batch");
+    else if (o->plot != NULL && o->trace != NULL && strcmp(o->plot, o->trace) == 0)
+        neap_cli_error("--plot and --trace cannot both be written to %s", o->plot);
     else if (o->mixed && o->bench_prompt == 0)
         neap_cli_error("--mixed needs a prompt: -p N");
     else
-        return o->plot != NULL ? neap_cli_check_output(o->plot) : NEAP_EXIT_OK;
+        return o->plot != NULL ? neap_cli_check_overwrite(o->plot) : NEAP_EXIT_OK;
     return NEAP_EXIT_USAGE;
 }
 

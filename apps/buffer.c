@@ -202,11 +202,18 @@ int neap_cli_check_output(const char *path) {
     return code;
 }
 
+int neap_cli_check_overwrite(const char *path) {
+    int code = neap_cli_check_output(path);
+    if (code != NEAP_EXIT_OK || access(path, W_OK) == 0 || errno == ENOENT) return code;
+    neap_cli_error("%s: cannot be written: %s", path, strerror(errno));
+    return NEAP_EXIT_USAGE;
+}
+
 int neap_cli_write_file(const char *path, const char *bytes, size_t n) {
     FILE *f = fopen(path, "w");
     if (f == NULL) {
         neap_cli_error("%s: %s", path, strerror(errno));
-        return NEAP_EXIT_FILE;
+        return NEAP_EXIT_USAGE; /* as neap_cli_check_output */
     }
     size_t written = fwrite(bytes, 1, n, f);
     if (fclose(f) == 0 && written == n) return NEAP_EXIT_OK;

@@ -36,6 +36,8 @@ int neap_cli_read_file(neap_cli_text *t, const char *path, size_t limit);
 /* Before a long computation: can a file of that name be made? Prints one line and returns an exit code when its
  * directory does not exist or may not be written, or when something else has the name; else 0. */
 int neap_cli_check_output(const char *path);
+/* The same for a file that is written in place, where an existing one must be writable too. */
+int neap_cli_check_overwrite(const char *path);
 
 /* Writes a whole file. Prints one line and returns an exit code when it fails, else 0. */
 int neap_cli_write_file(const char *path, const char *bytes, size_t n);

@@ -101,7 +101,8 @@ static void memory(neap_cli_doctor_state *d, const neap_model *m) {
     char need[64], have[64];
     neap_cli_settings_fill(&s, d->options, m);
     if (neap_engine_memory(m, &s.engine, &memory) != NEAP_OK) {
-        neap_cli_doctor_say(d, "memory", NEAP_CLI_FAILED, "correct the option or the file that it names", "%s", neap_last_error());
+        neap_cli_doctor_say(d, "memory", NEAP_CLI_FAILED, "correct the option or the file that it names", "%s",
+                            neap_last_error());
         return;
     }
     neap_cli_bytes(memory.total, need, sizeof need);
@@ -145,7 +146,8 @@ void neap_cli_doctor_model(neap_cli_doctor_state *d) {
     neap_status status = neap_model_open(&described, own.model, &options);
     if (status == NEAP_OK) status = neap_model_describe(described, &info);
     if (status != NEAP_OK) {
-        neap_cli_doctor_say(d, "model", NEAP_CLI_FAILED, "give the directory of a complete model", "%s", neap_last_error());
+        neap_cli_doctor_say(d, "model", NEAP_CLI_FAILED, "give the directory of a complete model", "%s",
+                            neap_last_error());
         neap_model_close(described);
         return;
     }

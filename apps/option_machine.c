@@ -189,7 +189,8 @@ static const neap_cli_option machine_rows[] = {
      .group = GROUP_PLAN,
      .commands = STEPS | INFO,
      .has_environment = 1,
-     .help = "steps of up to N rows (0 to 8) use the plan with fewest barriers; 0: none; -1: what tuning found, else 8"},
+     .help =
+         "steps of up to N rows (0 to 8) use the plan with fewest barriers; 0: none; -1: what tuning found, else 8"},
     {{"--pin"},
      NEAP_CLI_CHOICE,
      AT(pin),

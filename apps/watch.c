@@ -60,8 +60,8 @@ int neap_cli_watch_open(neap_cli_watch **out, const neap_cli_options *o) {
         neap_cli_error("--trace shows replayed plans, --plan off has no times to show");
         return NEAP_EXIT_USAGE;
     }
-    int code = o->trace != NULL ? neap_cli_check_output(o->trace) : NEAP_EXIT_OK;
-    if (code == NEAP_EXIT_OK && o->hashes != NULL) code = neap_cli_check_output(o->hashes);
+    int code = o->trace != NULL ? neap_cli_check_overwrite(o->trace) : NEAP_EXIT_OK;
+    if (code == NEAP_EXIT_OK && o->hashes != NULL) code = neap_cli_check_overwrite(o->hashes);
     if (code == NEAP_EXIT_OK && o->trace != NULL && o->hashes != NULL && is_same_file(o->trace, o->hashes)) {
         neap_cli_error("--trace and --hashes cannot both be written to %s", o->trace);
         return NEAP_EXIT_USAGE;
@@ -75,7 +75,7 @@ int neap_cli_watch_open(neap_cli_watch **out, const neap_cli_options *o) {
         if (w->hashes == NULL) {
             neap_cli_error("%s: %s", o->hashes, strerror(errno));
             free(w);
-            return NEAP_EXIT_FILE;
+            return NEAP_EXIT_USAGE;
         }
     }
     *out = w;

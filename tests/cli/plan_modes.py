@@ -66,6 +66,13 @@ for args in (("--plan", "maybe"), ("--streams", ""), ("--streams", "index"), ("-
              ("--streams", "mixed=0"), ("--streams", "index=off,"), ("--few-rows", "9"), ("--pin", "here"), ("-tb", "-1")):
     r = run("run", VALLEY, "-p", "a", *args)
     check(r.code == 2 and r.out == b"" and one_line(r.err), args, r)
+fixed = os.path.join(scratch(), "fixed")
+with open(fixed, "w"):
+    os.chmod(fixed, 0o400)
+if os.geteuid() != 0:  # root may write everything
+    for option in ("--hashes", "--trace"):
+        r = run("run", VALLEY, "-p", "a", option, fixed)
+        check(r.code == 2 and r.out == b"" and one_line(r.err) and b"Permission denied" in r.err, option, r)
 for args in (("--hashes", "/nowhere/h"), ("--trace", "/nowhere/t")):
     r = run("run", VALLEY, "-p", "a", *args)
     check(r.code == 2 and r.out == b"" and one_line(r.err), args, r)
