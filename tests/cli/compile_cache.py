@@ -81,7 +81,7 @@ with open(name, "r+b") as f:
     byte = f.read(1)
     f.seek(-100, os.SEEK_END)
     f.write(bytes([byte[0] ^ 1]))
-check(start(model, "--cache-dir", cache, lines=1, word="damaged") == wanted[model], "damaged")
+check(start(model, "--cache-dir", cache, lines=2, word="damaged") == wanted[model], "damaged")
 check(start(model, *CACHED) == wanted[model], "after the damage")
 os.chmod(cache, 0o777)
 check(start(model, "--cache-dir", cache, lines=1, word="others may write in it") == wanted[model], "unsafe")
