@@ -224,7 +224,8 @@ static int describe(const neap_cli_options *o, const neap_model *m) {
 /* Flags that would do nothing are refused instead. */
 static int check_flags(const neap_cli_options *o) {
     enum { DEPTH = 1024 }; /* the option table's default */
-    int is_about_plan = o->plan_dot != NULL || o->cores > 0 || o->plan_rows > 1 || o->plan_batch > 1 || o->plan_depth != DEPTH;
+    int is_about_plan =
+        o->plan_dot != NULL || o->cores > 0 || o->plan_rows > 1 || o->plan_batch > 1 || o->plan_depth != DEPTH;
     if (o->show_plan && o->model == NULL)
         neap_cli_error("--plan needs a model");
     else if (!o->show_plan && is_about_plan)

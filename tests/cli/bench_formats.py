@@ -124,7 +124,8 @@ for command in (["run", VALLEY, "-p", "Hello!", "--raw", "--ignore-eos", "-n", "
                 check(any(e.get("cat") == "op" for e in json.load(f)["traceEvents"]), command[0], number)
             os.remove(trace)
 
-for args in (("--json", "--csv"), ("--plan", "off", "--trace", trace), ("--compare", "nothing"), ("--compare", "plan", "--mixed"), ("--mixed", "-p", "0"),
+for args in (("--json", "--csv"), ("--plan", "off", "--trace", trace), ("--compare", "nothing"),
+             ("--compare", "plan", "--mixed"), ("--mixed", "-p", "0"),
              ("--compare", "plan", "--plot", plot), ("--plot", "/nowhere/x.svg"),
              ("--trace", "/nowhere/x.json")):
     r = run("bench", VALLEY, *args)

@@ -104,7 +104,8 @@ check(p["steps"][2]["predicted_ms"] <= p["steps"][0]["predicted_ms"] * 1.5, p)
 r = run("info", VALLEY, "--plan", "--cores", "2", "-t", "1", "--memory-scale", "8")
 check(r.code == 0 and b"prediction, not a measurement" in r.out and b"--memory-scale" in r.out, r)
 
-for args in (("--cores", "2"), ("--depth", "7"), ("--memory-scale", "2"), ("--plan", "--memory-scale", "2"), ("--plan-dot", "/tmp/x"), ("--batch", "2"), ("--plan", "--cores", "2", "--plan-rows", "4"),
+for args in (("--cores", "2"), ("--depth", "7"), ("--memory-scale", "2"), ("--plan", "--memory-scale", "2"),
+             ("--plan-dot", "/tmp/x"), ("--batch", "2"), ("--plan", "--cores", "2", "--plan-rows", "4"),
              ("--plan", "--streams", "index=maybe"), ("--plan", "--depth", "-1"), ("--plan", "--plan-rows", "0")):
     r = run("info", VALLEY, *args)
     check(r.code == 2 and r.out == b"" and one_line(r.err), args, r)
