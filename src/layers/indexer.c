@@ -55,17 +55,8 @@ static void query_run(const void *ptr, int64_t begin, int64_t end, int32_t worke
     const neap_matrix *w = &a->w->index.wq_b;
     int64_t di = a->spec.index.head_dim, hi = a->spec.index.n_heads, blocks = mla_task_blocks(di);
     int64_t from = begin * blocks, to = end * blocks < hi ? end * blocks : hi;
-    neap_gemm_args g = {.y = a->index_q,
-                        .ldy = hi * di,
-                        .x = neap_mla_qr(a, worker),
-                        .ldx = a->spec.q_lora,
-                        .m = a->batch->n_rows,
-                        .w = w,
-                        .panel_begin = mla_first_panel(w, from, hi, di),
-                        .panel_end = mla_first_panel(w, to, hi, di),
-                        .x_form = NEAP_X_F32,
-                        .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
-    neap_gemm(a->k, &g);
+    mla_product(a, w, mla_first_panel(w, from, hi, di), mla_first_panel(w, to, hi, di), NEAP_X_F32,
+                neap_mla_qr(a, worker), a->spec.q_lora, a->index_q, hi * di, worker);
     for (int64_t row = 0; row < a->batch->n_rows; row++)
         for (int64_t h = from; h < to; h++) {
             float *q = a->index_q + (row * hi + h) * di;

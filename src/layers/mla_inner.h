@@ -70,6 +70,21 @@ static inline int64_t mla_visible(const neap_batch *b, int64_t row) { return b->
 static inline int64_t mla_tile_visible(const neap_batch *b, const neap_batch_tile *t) {
     return mla_visible(b, t->row_begin + t->n_rows - 1);
 }
+/* Panels [begin, end) of w for all rows of the step. */
+static inline void mla_product(const mla_args *a, const neap_matrix *w, int64_t begin, int64_t end, neap_x_form form,
+                               const float *x, int64_t ldx, float *y, int64_t ldy, int32_t worker) {
+    neap_gemm_args g = {.y = y,
+                        .ldy = ldy,
+                        .x = x,
+                        .ldx = ldx,
+                        .m = a->batch->n_rows,
+                        .w = w,
+                        .panel_begin = begin,
+                        .panel_end = end,
+                        .x_form = form,
+                        .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
+    neap_gemm(a->k, &g);
+}
 static inline void mla_rotate(const mla_args *a, int64_t row, neap_rope_kind kind, float *x) {
     if (kind == NEAP_ROPE_NONE) return;
     int64_t half = a->spec.d_rope / 2;

@@ -82,17 +82,8 @@ static void absorb(const mla_args *a, int64_t h, int32_t worker) {
     const neap_mla_spec *s = &a->spec;
     int64_t dq = s->d_nope + s->d_rope, width = s->kv_lora + s->d_rope, n = a->batch->n_rows;
     const neap_matrix *up = &a->w->k_up[h];
-    neap_gemm_args g = {.y = a->q_abs + h * width,
-                        .ldy = s->n_heads * width,
-                        .x = a->q + h * dq,
-                        .ldx = s->n_heads * dq,
-                        .m = n,
-                        .w = up,
-                        .panel_begin = 0,
-                        .panel_end = neap_matrix_panels(up),
-                        .x_form = a->form,
-                        .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
-    neap_gemm(a->k, &g);
+    mla_product(a, up, 0, neap_matrix_panels(up), a->form, a->q + h * dq, s->n_heads * dq, a->q_abs + h * width,
+                s->n_heads * width, worker);
     for (int64_t row = 0; row < n; row++) {
         float *to = a->q_abs + (row * s->n_heads + h) * width + s->kv_lora;
         memcpy(to, a->q + (row * s->n_heads + h) * dq + s->d_nope, (size_t)s->d_rope * sizeof(float));
@@ -116,19 +107,9 @@ static void query_run(const void *ptr, int64_t begin, int64_t end, int32_t worke
     int64_t h = a->spec.n_heads, dq = a->spec.d_nope + a->spec.d_rope, heads = task_heads(a);
     int64_t from = begin * heads, to = end * heads < h ? end * heads : h;
     const neap_matrix *w = &a->w->q_b;
-    if (a->makes_q) {
-        neap_gemm_args g = {.y = a->q,
-                            .ldy = h * dq,
-                            .x = neap_mla_qr(a, worker),
-                            .ldx = a->spec.q_lora,
-                            .m = a->batch->n_rows,
-                            .w = w,
-                            .panel_begin = mla_first_panel(w, from, h, dq),
-                            .panel_end = mla_first_panel(w, to, h, dq),
-                            .x_form = a->form,
-                            .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
-        neap_gemm(a->k, &g);
-    }
+    if (a->makes_q)
+        mla_product(a, w, mla_first_panel(w, from, h, dq), mla_first_panel(w, to, h, dq), a->form,
+                    neap_mla_qr(a, worker), a->spec.q_lora, a->q, h * dq, worker);
     for (int64_t i = from; i < to; i++) absorb(a, i, worker);
 }
 
@@ -137,17 +118,8 @@ void neap_mla_expand(const mla_args *a, int64_t begin, int64_t end, int32_t work
     int64_t n = a->batch->n_rows, all = (int64_t)s->n_heads * s->d_v;
     for (int64_t h = begin; h < end; h++) {
         const neap_matrix *up = &a->w->v_up[h];
-        neap_gemm_args g = {.y = a->v + h * s->d_v,
-                            .ldy = all,
-                            .x = a->o_lat + h * s->kv_lora,
-                            .ldx = (int64_t)s->n_heads * s->kv_lora,
-                            .m = n,
-                            .w = up,
-                            .panel_begin = 0,
-                            .panel_end = neap_matrix_panels(up),
-                            .x_form = a->form,
-                            .scratch = neap_gemm_scratch_of(a->gemm_scratch, worker)};
-        neap_gemm(a->k, &g);
+        mla_product(a, up, 0, neap_matrix_panels(up), a->form, a->o_lat + h * s->kv_lora,
+                    (int64_t)s->n_heads * s->kv_lora, a->v + h * s->d_v, all, worker);
         for (int64_t row = 0; s->has_output_gate && row < n; row++)
             a->k->sigmoid_mul(a->v + row * all + h * s->d_v, a->gate + row * all + h * s->d_v, s->d_v);
     }
