@@ -12,8 +12,8 @@
  * another one. */
 #include <assert.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "engine/engine_internal.h"
 
 #define DEFAULT_CONTEXT_MAX 8192
@@ -260,12 +260,6 @@ void neap_engine_destroy(neap_engine *e) {
 
 /* ---- a step ---- */
 
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void drop_finished(neap_engine *e) {
     int32_t n = 0;
     for (int32_t i = 0; i < e->n_running; i++) {
@@ -343,9 +337,9 @@ neap_status neap_step(neap_engine *e) {
     if (e->n_running == 0) return NEAP_OK;
     const int32_t n_segments = plan_step(e);
     e->is_stepping = true;
-    const uint64_t begin = now_ns();
+    const int64_t begin = neap_clock_ns();
     const neap_status status = neap_forward_run(e->forward, e->segments, n_segments);
-    e->forward_ns += now_ns() - begin;
+    e->forward_ns += (uint64_t)(neap_clock_ns() - begin);
     e->n_steps++;
     settle_step(e, n_segments, status);
     e->is_stepping = false;

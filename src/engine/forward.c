@@ -99,20 +99,15 @@ void neap_forward_row_bytes(const neap_model *m, const neap_forward_options *o, 
 
 /* ---- create and destroy ---- */
 
-static neap_status array(neap_forward *f, int64_t n, size_t size, void *out) {
-    void *p;
-    NEAP_TRY(neap_arena_array(f->arena, (size_t)n, size, &p));
-    *(void **)out = p;
-    return NEAP_OK;
-}
-
 static neap_status create_stage(neap_forward *f, neap_stage *s, char *work) {
     s->work = work;
     NEAP_TRY(neap_stage_slots(s, f->arena));
-    NEAP_TRY(array(f, neap_layout_counters(s->layout), sizeof *s->counters, &s->counters));
+    NEAP_TRY(neap_forward_array(f->arena, neap_layout_counters(s->layout), sizeof *s->counters, &s->counters));
     if (f->options.enable_trace)
-        NEAP_TRY(array(f, (int64_t)s->n_ops * neap_team_size(f->team), sizeof *s->trace.times, &s->trace.times));
-    if (f->options.enable_hash) NEAP_TRY(array(f, s->n_ops, sizeof *s->trace.hashes, &s->trace.hashes));
+        NEAP_TRY(neap_forward_array(f->arena, (int64_t)s->n_ops * neap_team_size(f->team), sizeof *s->trace.times,
+                                    &s->trace.times));
+    if (f->options.enable_hash)
+        NEAP_TRY(neap_forward_array(f->arena, s->n_ops, sizeof *s->trace.hashes, &s->trace.hashes));
     /* Without plans this one only lists what there is. */
     NEAP_TRY(neap_plan_create(&s->plan, f->arena, s->n_ops));
     return neap_stage_emit(s, f, false, 0);
@@ -121,7 +116,6 @@ static neap_status create_stage(neap_forward *f, neap_stage *s, char *work) {
 static neap_status create_stages(neap_forward *f) {
     void *work;
     neap_stage *few = &f->stages[NEAP_STAGE_FEW], *many = &f->stages[NEAP_STAGE_MANY];
-    NEAP_TRY(measure_stages(f->stages, f->model, &f->options, &f->tuning));
     NEAP_TRY(neap_arena_alloc_raw(f->arena, region_bytes(f->stages, &f->options, &f->tuning), &work));
     bool together = neap_stages_run_together(&f->options, &f->tuning);
     if (few->rows_max) NEAP_TRY(create_stage(f, few, work));
@@ -152,10 +146,10 @@ neap_status neap_forward_create(neap_forward **out, const neap_model *m, const n
     f->rows_max = o->batch_tokens_max;
     f->seqs_max = o->seqs_max;
     neap_kernels_init(&f->kernels, m->cpu_flags);
-    NEAP_TRY_GOTO(neap_stages_shape(f->stages, o, &f->tuning));
+    NEAP_TRY_GOTO(measure_stages(f->stages, m, o, &f->tuning));
     f->options.tuning = &f->tuning;
-    NEAP_TRY_GOTO(array(f, f->rows_max, sizeof *f->row_logits, &f->row_logits));
-    NEAP_TRY_GOTO(array(f, m->net.n_layers, sizeof *f->cache_specs, &f->cache_specs));
+    NEAP_TRY_GOTO(neap_forward_array(f->arena, f->rows_max, sizeof *f->row_logits, &f->row_logits));
+    NEAP_TRY_GOTO(neap_forward_array(f->arena, m->net.n_layers, sizeof *f->cache_specs, &f->cache_specs));
     fill_cache_specs(&m->net, o, f->cache_specs);
     NEAP_TRY_GOTO(neap_caches_create(&f->caches, arena, f->cache_specs, m->net.n_layers, o->seqs_max,
                                      (int32_t)pages_of(o), (int32_t)neap_forward_pages_for(o->context_max)));
@@ -218,14 +212,15 @@ static neap_status check_segment(neap_forward *f, const neap_segment *s) {
     return NEAP_OK;
 }
 
+static bool decodes(const neap_segment *s) { return s->n_rows == 1 && s->position > 0; }
+
 /* Rows that decode, when they and the rest may go side by side; else 0. */
 static int32_t rows_apart(const neap_forward *f, const neap_segment *segments, int32_t n_segments) {
     if (!neap_stages_run_together(&f->options, &f->tuning)) return 0;
     int32_t n = 0, rest = 0;
     for (int32_t i = 0; i < n_segments; i++) {
-        bool decodes = segments[i].n_rows == 1 && segments[i].position > 0;
-        n += decodes;
-        rest += decodes ? 0 : segments[i].n_rows;
+        n += decodes(&segments[i]);
+        rest += decodes(&segments[i]) ? 0 : segments[i].n_rows;
     }
     return rest > 0 && n <= f->stages[NEAP_STAGE_FEW].rows_max ? n : 0;
 }
@@ -244,8 +239,7 @@ static neap_status run_stage(neap_forward *f, neap_stage *s) {
     int32_t n = workers_for(f, s);
     s->has_run = true;
     if (f->options.is_eager) return neap_stage_emit(s, f, true, n);
-    bool is_traced = s->trace.times || s->trace.hashes;
-    neap_plan_run(s->plan, f->team, n, is_traced ? &s->trace : NULL);
+    neap_plan_run(s->plan, f->team, n, neap_stage_trace(s));
     return NEAP_OK;
 }
 
@@ -253,9 +247,7 @@ static void run_together(neap_forward *f, int32_t n) {
     neap_stage *few = &f->stages[NEAP_STAGE_FEW], *many = &f->stages[NEAP_STAGE_MANY];
     int32_t first = f->tuning.mixed_workers < n ? f->tuning.mixed_workers : n - 1;
     few->has_run = many->has_run = true;
-    bool is_traced = few->trace.times || few->trace.hashes;
-    neap_plan_run_both(few->plan, many->plan, f->team, n, first, is_traced ? &few->trace : NULL,
-                       is_traced ? &many->trace : NULL);
+    neap_plan_run_both(few->plan, many->plan, f->team, n, first, neap_stage_trace(few), neap_stage_trace(many));
 }
 
 neap_status neap_forward_run(neap_forward *f, const neap_segment *segments, int32_t n_segments) {
@@ -277,8 +269,7 @@ neap_status neap_forward_run(neap_forward *f, const neap_segment *segments, int3
     neap_stage *all = n_rows <= few->rows_max ? few : many;
     f->n_rows = 0;
     for (int32_t i = 0; i < n_segments; i++) {
-        bool decodes = segments[i].n_rows == 1 && segments[i].position > 0;
-        neap_stage *s = apart && decodes ? few : apart ? many : all;
+        neap_stage *s = !apart ? all : decodes(&segments[i]) ? few : many;
         neap_stage_add(s, &segments[i], f->tuning.tile_rows);
         note_logits(f, s, segments[i].n_rows);
     }

@@ -67,6 +67,12 @@ uint64_t neap_stage_book_bytes(const neap_stage *s, const neap_forward_options *
 /* Adds n rows of one sequence to the batch; tokens may be NULL (a sketch). */
 void neap_stage_add(neap_stage *s, const neap_segment *segment, int32_t tile_rows);
 void neap_stage_clear(neap_stage *s);
+/* NULL: nothing is noted. */
+static inline neap_plan_trace *neap_stage_trace(neap_stage *s) {
+    return s->trace.times || s->trace.hashes ? &s->trace : NULL;
+}
+/* *out (a pointer to any pointer): n elements from the arena. */
+NEAP_MUST_CHECK neap_status neap_forward_array(neap_arena *arena, int64_t n, size_t size, void *out);
 int64_t neap_forward_pages_for(int64_t tokens);
 
 #endif

@@ -149,7 +149,7 @@ neap_status neap_stage_emit(neap_stage *s, neap_forward *f, bool is_eager, int32
     if (is_eager) {
         b.eager = f->team;
         b.n_eager = n_workers;
-        b.trace = s->trace.times || s->trace.hashes ? &s->trace : NULL;
+        b.trace = neap_stage_trace(s);
     } else {
         b.arena = f->arena;
         b.plan = s->plan;
@@ -172,7 +172,7 @@ neap_status neap_stage_sketch(neap_stage *s, const neap_model *m, const neap_for
 
 /* ---- slots ---- */
 
-static neap_status array(neap_arena *arena, int64_t n, size_t size, void *out) {
+neap_status neap_forward_array(neap_arena *arena, int64_t n, size_t size, void *out) {
     void *p;
     NEAP_TRY(neap_arena_array(arena, (size_t)n, size, &p));
     *(void **)out = p;
@@ -181,12 +181,12 @@ static neap_status array(neap_arena *arena, int64_t n, size_t size, void *out) {
 
 neap_status neap_stage_slots(neap_stage *s, neap_arena *arena) {
     neap_batch *b = &s->batch;
-    NEAP_TRY(array(arena, s->rows_max, sizeof *b->tokens, &b->tokens));
-    NEAP_TRY(array(arena, s->rows_max, sizeof *b->row_segment, &b->row_segment));
-    NEAP_TRY(array(arena, s->rows_max, sizeof *b->row_position, &b->row_position));
-    NEAP_TRY(array(arena, s->rows_max, sizeof *b->logit_rows, &b->logit_rows));
-    NEAP_TRY(array(arena, s->seqs_max, sizeof *b->segments, &b->segments));
-    return array(arena, s->rows_max, sizeof *b->tiles, &b->tiles);
+    NEAP_TRY(neap_forward_array(arena, s->rows_max, sizeof *b->tokens, &b->tokens));
+    NEAP_TRY(neap_forward_array(arena, s->rows_max, sizeof *b->row_segment, &b->row_segment));
+    NEAP_TRY(neap_forward_array(arena, s->rows_max, sizeof *b->row_position, &b->row_position));
+    NEAP_TRY(neap_forward_array(arena, s->rows_max, sizeof *b->logit_rows, &b->logit_rows));
+    NEAP_TRY(neap_forward_array(arena, s->seqs_max, sizeof *b->segments, &b->segments));
+    return neap_forward_array(arena, s->rows_max, sizeof *b->tiles, &b->tiles);
 }
 
 uint64_t neap_stage_book_bytes(const neap_stage *s, const neap_forward_options *o) {

@@ -10,10 +10,10 @@
  * Owns its memory and its team; both are gone when it returns. */
 #include <sched.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "kernels/cpu.h"
 #include "kernels/kernels.h"
 #include "runtime/team.h"
@@ -47,14 +47,8 @@ typedef struct job {
     worker *workers;
 } job;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void work(const job *j, worker *w, const char *mine) {
-    w->begin = now();
+    w->begin = neap_clock_seconds();
     if (j->kind == READ) {
         int64_t at = j->round % (j->part / SLICE_BYTES) * SLICE_BYTES;
         w->sum += j->k->peaks.read(mine + at, SLICE_BYTES, (int)(j->round % NEAP_PEAK_READS));
@@ -62,7 +56,7 @@ static void work(const job *j, worker *w, const char *mine) {
     } else {
         w->done = (double)j->k->peaks.multiply[j->kind](slice_multiply_adds[j->kind], &w->sink);
     }
-    w->end = now();
+    w->end = neap_clock_seconds();
 }
 
 /* Between two barriers, by worker 0: what the last turn reached, and what comes next. */
@@ -80,7 +74,7 @@ static void turn(job *j) {
         if (++j->turn == 1 + KINDS) j->turn = 0, j->round++;
         j->kind = j->kinds[j->turn];
     } while (j->kind == STOP); /* a kind that does not exist */
-    if (j->turn == 0 && j->round >= 20 && now() - j->start >= j->seconds) j->kind = STOP;
+    if (j->turn == 0 && j->round >= 20 && neap_clock_seconds() - j->start >= j->seconds) j->kind = STOP;
 }
 
 /* The calling thread on one of the processors that it may use. */
@@ -125,7 +119,7 @@ static void measure(job *j, neap_limits *out) {
         j->kind = READ;
         j->turn = 0;
         j->round = 0;
-        j->start = now();
+        j->start = neap_clock_seconds();
         neap_team_run(j->team, neap_team_size(j->team), run, j);
     }
     out->read_bytes = j->best[0];

@@ -19,8 +19,8 @@
  * Called by the program. Owns two forwards at a time, gone when it returns. */
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "engine/engine_internal.h"
 #include "runtime/cores.h"
 
@@ -64,12 +64,6 @@ typedef struct search {
     double shown;
 } search;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Padding has no meaning. */
 static bool is_same(const neap_tuning *a, const neap_tuning *b) {
     const size_t begin = offsetof(neap_tuning, few_rows),
@@ -78,7 +72,7 @@ static bool is_same(const neap_tuning *a, const neap_tuning *b) {
 }
 
 static void show(search *s) {
-    const double t = now(), total = s->end - s->start, done = t - s->start;
+    const double t = neap_clock_seconds(), total = s->end - s->start, done = t - s->start;
     if (s->progress == NULL || t - s->shown < 0.1) return;
     s->shown = t;
     s->progress(s->user, "tune", (uint64_t)(1000 * (done < total ? done : total)), (uint64_t)(1000 * total));
@@ -162,9 +156,9 @@ fail:
 
 /* Seconds of one step. */
 static neap_status sample(search *s, side *x, step_kind kind, double *seconds) {
-    const double begin = now();
+    const double begin = neap_clock_seconds();
     for (int32_t i = 0; i < s->repeats[kind]; i++) NEAP_TRY(run_kind(s, x, kind));
-    *seconds = (now() - begin) / s->repeats[kind];
+    *seconds = (neap_clock_seconds() - begin) / s->repeats[kind];
     return NEAP_OK;
 }
 
@@ -207,7 +201,7 @@ static neap_status duel(search *s, side *other, uint32_t kinds, double until, bo
     *wins = false;
     for (int k = 0; k < STEP_KINDS; k++) least[0][k] = least[1][k] = INFINITY;
     NEAP_TRY(play_round(s, other, kinds, 0, least, &ignored)); /* pages and caches are touched for the first time */
-    while (n < ROUNDS_MAX && (n < ROUNDS_MIN || now() < until) && now() < s->end) {
+    while (n < ROUNDS_MAX && (n < ROUNDS_MIN || neap_clock_seconds() < until) && neap_clock_seconds() < s->end) {
         NEAP_TRY(play_round(s, other, kinds, n, least, &ratios[n]));
         n++;
         show(s);
@@ -332,9 +326,9 @@ static neap_status descend(search *s) {
         for (int i = 0; i < SETTINGS; i++)
             for (int v = 0; v < choices[i].n; v++) {
                 if (!concerns(s, (setting)i) || !candidate(s, (setting)i, choices[i].values[v], &t)) continue;
-                const double left = s->end - now();
+                const double left = s->end - neap_clock_seconds();
                 if (left <= 0) return NEAP_OK;
-                const double until = now() + left / (pass == 0 ? SETTINGS - i + 1 : 2) / 2;
+                const double until = neap_clock_seconds() + left / (pass == 0 ? SETTINGS - i + 1 : 2) / 2;
                 NEAP_TRY(try_candidate(s, (setting)i, &t, until));
             }
         if (is_same(&before, &s->best.tuning)) return NEAP_OK;
@@ -399,7 +393,7 @@ neap_status neap_tune(const neap_model *m, const neap_engine_options *o, double 
     NEAP_CHECK(seconds > 0 && seconds <= 3600, NEAP_INVALID_ARGUMENT, "seconds is %g; allowed is above 0 .. 3600",
                seconds);
     NEAP_CHECK(m->is_loaded, NEAP_INVALID_ARGUMENT, "the model was opened with describe_only: it holds no weights");
-    search s = {.m = m, .start = now(), .progress = progress, .user = user};
+    search s = {.m = m, .start = neap_clock_seconds(), .progress = progress, .user = user};
     neap_tuning t;
     void *p = NULL;
     s.end = s.start + SEARCH_SHARE * seconds;

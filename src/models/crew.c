@@ -1,11 +1,10 @@
 /* Tasks of loading, dealt out to a few threads one by one.
  *
- * Called by pack.c and kept.c. Owns the threads and their scratch memory during a call. */
+ * Called by pack.c and packed_read.c. Owns the threads and their scratch memory during a call. */
 #include "models/crew.h"
 
-#include <time.h>
-
 #include "base/arena.h"
+#include "base/clock.h"
 
 enum { THREADS_MAX = 64 };
 
@@ -20,11 +19,7 @@ static void record_failure(neap_crew *c, int64_t i, neap_status status) {
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-static uint64_t now_ms(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
+static uint64_t now_ms(void) { return (uint64_t)neap_clock_ns() / 1000000; }
 
 static void tell(const neap_crew *c, uint64_t *last_ms, bool is_end) {
     if (c->progress == NULL) return;

@@ -16,7 +16,8 @@
 
 #include <assert.h>
 #include <string.h>
-#include <time.h>
+
+#include "base/clock.h"
 
 typedef struct phase {
     int32_t op_begin, op_end;
@@ -202,12 +203,6 @@ typedef struct share {
     int32_t worker, rank, n, meeting;
 } share;
 
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* Equal shares, rounded so that an op of one task (a tap, a sort) stays with rank 0. */
 static inline bool cut(const neap_op *op, int32_t rank, int32_t n, int64_t *begin, int64_t *end) {
     const int64_t tasks = op->count(op->args);
@@ -223,9 +218,9 @@ static void run_phase(const crew *c, const phase *f, const share *s) {
         if (!cut(op, s->rank, s->n, &begin, &end)) continue;
         if (c->times) {
             neap_op_time *t = &c->times[(int64_t)i * neap_team_size(c->team) + s->worker];
-            t->begin_ns = now_ns();
+            t->begin_ns = neap_clock_ns();
             op->run(op->args, begin, end, s->worker);
-            t->end_ns = now_ns();
+            t->end_ns = neap_clock_ns();
         } else {
             op->run(op->args, begin, end, s->worker);
         }

@@ -32,10 +32,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "runtime/cores.h"
 
 enum {
@@ -95,12 +95,6 @@ static inline void pause_hint(void) {
 #endif
 }
 
-static int64_t clock_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* True when the value changed while this thread spun. */
 static bool gate_spin(const gate *g, uint32_t seen, bool is_long) {
     for (int64_t end = 0;;) {
@@ -109,7 +103,7 @@ static bool gate_spin(const gate *g, uint32_t seen, bool is_long) {
             pause_hint();
         }
         if (!is_long) return false;
-        const int64_t now = clock_ns();
+        const int64_t now = neap_clock_ns();
         if (end == 0) end = now + LONG_SPIN_NS;
         if (now >= end) return false;
     }
@@ -220,7 +214,7 @@ static int32_t free_cpu(const neap_team *t, const member *m) {
 
 static void keep_apart(neap_team *t, member *m) {
     int32_t cpu = sched_getcpu();
-    if (m->stays_until && clock_ns() >= m->stays_until) free_again(m);
+    if (m->stays_until && neap_clock_ns() >= m->stays_until) free_again(m);
     if (t->n_workers <= t->n_cpus && is_taken(t, m->worker, cpu)) {
         if (m->stays_until) free_again(m);
         const int32_t to = mask_get(&m->before) ? free_cpu(t, m) : -1;
@@ -228,7 +222,7 @@ static void keep_apart(neap_team *t, member *m) {
         if (to >= 0) mask_of(&one, to);
         if (to >= 0 && mask_set(&one)) {
             m->stays_on = cpu = to;
-            m->stays_until = clock_ns() + STAY_NS;
+            m->stays_until = neap_clock_ns() + STAY_NS;
         }
     }
     atomic_store_explicit(&m->at, cpu, memory_order_relaxed);
