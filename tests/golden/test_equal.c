@@ -416,8 +416,7 @@ static void test_splits(void **state) {
 static int setup(void **state) {
     (void)state;
     is_long = getenv("NEAP_LONG") != NULL;
-    const char *sanitizer = getenv("NEAP_SANITIZE");
-    is_slow = (sanitizer && *sanitizer) || !NEAP_SIMD;
+    is_slow = is_slow_build();
     n_paths = list_models(paths);
     if (n_paths == 0) fprintf(stderr, "no models below %s\n", NEAP_TEST_DATA "/golden/models");
     if (n_paths == 0) return 1;

@@ -188,8 +188,7 @@ static void test_lengths(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    const char *sanitizer = getenv("NEAP_SANITIZE");
-    is_slow = (sanitizer && *sanitizer) || !NEAP_SIMD;
+    is_slow = is_slow_build();
     n_paths = list_models(paths);
     n_paths = quantised_models(paths, n_paths);
     return n_paths >= 2 ? 0 : -1;

@@ -225,8 +225,7 @@ static void test_each_setting(void **state) {
 static int setup(void **state) {
     (void)state;
     is_long = getenv("NEAP_LONG") != NULL;
-    const char *sanitizer = getenv("NEAP_SANITIZE");
-    is_slow = (sanitizer && *sanitizer) || !NEAP_SIMD;
+    is_slow = is_slow_build();
     n_paths = list_models(paths);
     n_paths = quantised_models(paths, n_paths);
     return n_paths >= 2 ? 0 : -1;

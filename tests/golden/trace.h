@@ -157,6 +157,12 @@ static inline int list_models(char paths[TRACE_MODELS_MAX][512]) {
     return n;
 }
 
+/* Built so that everything takes many times longer: under a sanitizer, or without vector kernels. */
+static inline bool is_slow_build(void) {
+    const char *sanitizer = getenv("NEAP_SANITIZE");
+    return (sanitizer && *sanitizer) || !NEAP_SIMD;
+}
+
 /* Two golden models once more with INT8 weights, below a new folder (quantised_remove): one whose other weights are
  * F32, and one with MXFP4 experts. The new number of paths. */
 static char quantised_root[64];
