@@ -195,8 +195,7 @@ static void packed_products_are_faster_than_plain_ones(void **state) {
     } sets[] = {{"avx2", NEAP_CPU_AVX2},
                 {"avx512", NEAP_CPU_AVX2 | NEAP_CPU_AVX512},
                 {"avx512vnni", NEAP_CPU_AVX2 | NEAP_CPU_AVX512 | NEAP_CPU_AVX512VNNI}};
-    const char *sanitizer = getenv("NEAP_SANITIZE");
-    if ((sanitizer && *sanitizer) || !NEAP_SIMD) skip(); /* there the sets below are all the scalar definition */
+    if (is_slow_build()) skip(); /* there the sets below are all the scalar definition */
     for (size_t v = 0; v < sizeof sets / sizeof *sets; v++) {
         if ((sets[v].flags & neap_cpu_flags()) != sets[v].flags) continue;
         neap_kernels k;
