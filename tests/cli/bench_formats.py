@@ -75,7 +75,6 @@ text = bench("--mixed", "-d", "0")
 check("\nmixed: decoding " in text and " of peak " in text, text)
 m = json.loads(bench("--mixed", "--json", "-d", "0"))["mixed"]
 check(m["prompt_tokens"] == 48 and all(v > 0 for v in m.values()), m)
-check(m["decode_during_tokens_per_second"] < 1.5 * m["decode_alone_tokens_per_second"], m)
 
 # comparisons: ratios are those of the times beside them
 names = {}
