@@ -116,12 +116,17 @@ NEAP_API const char *neap_chat_format(const neap_tokenizer *t);
  *   tools                 array as in the OpenAI API (optional)
  *   thinking              bool, default true (xtml only)
  *   thinking_effort       "low" | "high" | "max" (optional)
- *   tool_choice           "none" | "auto" | "required" (optional)
+ *   tool_choice           "none" | "auto" | "required" | {"type":"function","function":{"name":...}} (optional)
  *   response_format       {"type":"text"|"json_object"|"json_schema", ...} (optional)
  *   add_generation_prompt bool, default true
  * Structure tokens come from the renderer alone: text in the messages never becomes a control token. */
 NEAP_API neap_status neap_chat_encode(const neap_tokenizer *t, const char *json, size_t json_bytes, int32_t *tokens,
                                       size_t capacity, size_t *n_tokens);
+/* The same, and where messages end: ascending numbers of tokens, one after the tools and after each message that was
+ * rendered. Conversations that go on from one of them share its tokens (neap_request.marks). */
+NEAP_API neap_status neap_chat_encode_marked(const neap_tokenizer *t, const char *json, size_t json_bytes,
+                                             int32_t *tokens, size_t capacity, size_t *n_tokens, int32_t *marks,
+                                             size_t marks_capacity, size_t *n_marks);
 
 /* Reads the model's answer token by token and splits it into channels. */
 typedef struct neap_chat_parser neap_chat_parser;
@@ -149,6 +154,31 @@ NEAP_API void neap_chat_parser_destroy(neap_chat_parser *p);
 NEAP_API neap_status neap_chat_parser_feed(neap_chat_parser *p, int32_t token);        /* one generated token */
 NEAP_API neap_status neap_chat_parser_finish(neap_chat_parser *p);                     /* no more tokens: flush */
 NEAP_API neap_status neap_chat_parser_next(neap_chat_parser *p, neap_chat_delta *out); /* NEAP_AGAIN: none */
+
+/* ---------------------------------------------------------------- grammars -------------------- */
+
+/* What an answer may look like, compiled for a vocabulary: in every step the tokens that cannot go on are forbidden.
+ * Immutable; any number of sequences and threads may use it; it must outlive them. */
+typedef struct neap_grammar neap_grammar;
+
+typedef struct neap_grammar_limits {
+    size_t struct_size;
+    size_t source_bytes_max; /* of the request's schemas; default 64 KiB */
+    int32_t states_max;      /* default 50,000 */
+    int32_t depth_max;       /* of an answer's arrays and objects; default 64 */
+    int32_t milliseconds;    /* for compiling; default 200 */
+} neap_grammar_limits;
+NEAP_API void neap_grammar_limits_init(neap_grammar_limits *l);
+
+/* json: the request that neap_chat_encode gets. Constrained are: the answer by response_format json_object and
+ * json_schema; calls by tool_choice "required" and by a named function; with "strict": true in a tool's function its
+ * arguments whenever it is called. Reasoning stays free. *out = NULL and NEAP_OK: nothing in the request is constrained.
+ * A JSON object {"schema": SCHEMA} or {"json_object": true} instead constrains a whole answer without chat format.
+ * NEAP_UNSUPPORTED: a keyword that is not covered (docs/grammars.md), by its path; NEAP_LIMIT: a limit.
+ * limits may be NULL. */
+NEAP_API neap_status neap_grammar_create(neap_grammar **out, const neap_tokenizer *t, const char *json,
+                                         size_t json_bytes, const neap_grammar_limits *limits);
+NEAP_API void neap_grammar_destroy(neap_grammar *g);
 
 /* ---------------------------------------------------------------- model ----------------------- */
 
@@ -307,6 +337,15 @@ typedef struct neap_engine_options {
     int32_t enable_trace;      /* 1: neap_engine_trace may be used; steps then read clocks */
     int32_t enable_hash;       /* 1: and with hashes of every op's outputs; slow */
     const neap_tuning *tuning; /* borrowed during the call; NULL = the defaults */
+    int32_t queue_max;         /* requests that may wait for a place, first come first served; 0 = none: NEAP_BUSY */
+    uint64_t queue_tokens_max; /* prompt tokens of all that wait; 0 = 4 * context_max */
+    int32_t prefix_cache; /* 1: what sequences computed is kept for prompts that begin alike (docs/prefix-cache.md) */
+    int32_t checkpoints_max;       /* recurrent states kept for that; 0 = 64, or as many as take 1/8 of what is free */
+    int32_t checkpoint_spacing;    /* tokens between checkpoints inside a long prompt; 0 = a sixteenth of it, >= 256 */
+    const char *prefix_dir;        /* and kept in this directory across restarts; NULL: not. Borrowed in the call */
+    uint64_t prefix_dir_bytes_max; /* 0 = 8 GiB */
+    int32_t optimistic;            /* 1: a sequence claims cache pages as it grows; when they run out, the newest one
+                                       * waits and is computed again later, to the same bits. 0: all at the beginning */
 } neap_engine_options;
 
 typedef struct neap_memory {
@@ -443,17 +482,25 @@ typedef struct neap_request {
     int32_t all_logits;   /* 1: compute logits of every prompt row (shown through the tap as "logits") */
     neap_tap_fn tap;      /* NULL = none; needs enable_taps */
     void *tap_user;
-    void *user; /* returned in events */
+    void *user;           /* returned in events */
+    const char *space;    /* prompts share prefixes only within a space (a user, a salt); NULL = ""; <= 256 bytes */
+    const int32_t *marks; /* good places to keep states at: ascending token counts <= n_tokens, where messages end */
+    size_t n_marks;       /* at most 65536 */
+    int32_t no_prefix;    /* 1: neither uses nor feeds the prefix cache */
+    const neap_grammar *grammar; /* the answer must match; NULL = free. Borrowed until the sequence is freed */
 } neap_request;
 
 NEAP_API void neap_request_init(neap_request *r);
-/* Checks everything, reserves cache space and queues the prompt. NEAP_BUSY: no free sequence or space. */
+/* Checks everything and queues the prompt; cache space is reserved as soon as there is some, at once if possible.
+ * NEAP_BUSY: no free sequence or space, and no room in the queue (queue_max, queue_tokens_max). */
 NEAP_API neap_status neap_submit(neap_engine *e, const neap_request *r, neap_seq **out);
 /* One scheduler round: every running sequence advances, prompts by chunks. NEAP_AGAIN: nothing to do.
  * NEAP_BUSY: too many events wait; take them with neap_poll first. Nothing is allocated in here. */
 NEAP_API neap_status neap_step(neap_engine *e);
 /* Ends a sequence at the next step; its event follows with NEAP_FINISH_CANCELLED. May come from any thread. */
 NEAP_API neap_status neap_cancel(neap_seq *s);
+/* A paused sequence gets no rows until it is resumed (its reader is slow). May come from any thread. */
+NEAP_API neap_status neap_pause(neap_seq *s, int32_t is_paused);
 NEAP_API void neap_seq_free(neap_seq *s);
 /* Shows the sequence's caches now: cache.state.i, cache.conv.i, cache.latent.i, cache.krope.i, cache.ikey.i. An
  * ended sequence keeps them until another request needs the place, one that was cancelled or failed does not:
@@ -464,6 +511,8 @@ typedef enum neap_event_kind {
     NEAP_EVENT_PROMPT = 0, /* n_done of n_total prompt tokens computed */
     NEAP_EVENT_TOKEN = 1,  /* one new token */
     NEAP_EVENT_DONE = 2,   /* the last event of a sequence */
+    NEAP_EVENT_BEGIN = 3,  /* it has left the queue: n_done of n_total prompt tokens were found in the prefix cache.
+                            * Once per request, before its other events */
 } neap_event_kind;
 typedef enum neap_finish {
     NEAP_FINISH_NONE = 0,
@@ -493,6 +542,7 @@ typedef struct neap_event {
     int64_t n_done, n_total; /* PROMPT: tokens; TOKEN: new tokens so far, max_tokens */
     neap_finish finish;      /* DONE */
     neap_status status;      /* DONE with NEAP_FINISH_ERROR */
+    int64_t n_cached;        /* prompt tokens that were found in the prefix cache */
 } neap_event;
 /* Next event, oldest first; NEAP_AGAIN: none waiting. */
 NEAP_API neap_status neap_poll(neap_engine *e, neap_event *out);
@@ -504,6 +554,16 @@ typedef struct neap_engine_stats {
     uint64_t cache_tokens_used, cache_tokens_total;
     uint64_t forward_ns;     /* time spent in the model */
     uint64_t plan_emissions; /* how often the ops of a step were laid out: once per shape class; per step when eager */
+    int32_t seqs_waiting;
+    uint64_t waiting_tokens;                /* of their prompts */
+    uint64_t prefix_queries, prefix_hits;   /* prompt tokens looked for, and found */
+    uint64_t prefix_requests, prefix_found; /* requests that looked, and that found something */
+    uint64_t prefix_tokens;                 /* tokens kept by the prefix cache alone (no running sequence) */
+    uint64_t prefix_evicted;                /* checkpoints and pages given up for others */
+    int32_t checkpoints_used, checkpoints_total;
+    uint64_t preemptions;
+    uint64_t disk_saves, disk_loads, disk_rejects; /* checkpoints written, read back, refused as damaged or foreign */
+    uint64_t disk_bytes;
 } neap_engine_stats;
 NEAP_API neap_status neap_engine_statistics(const neap_engine *e, neap_engine_stats *out);
 /* Records of the latest step, op by op and worker by worker, in the order of capture; needs enable_trace (times) or

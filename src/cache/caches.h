@@ -63,6 +63,25 @@ NEAP_MUST_CHECK neap_status neap_caches_create(neap_caches *c, neap_arena *a, co
 /* Reserves a slot and the pages for n_positions. NEAP_BUSY: no slot or not enough pages; NEAP_INTERNAL: the free
  * list names a page that is in use. Nothing is taken in either case. */
 NEAP_MUST_CHECK neap_status neap_caches_open(neap_caches *c, int64_t n_positions, int32_t *slot);
+/* The same with the first n_shared pages given by somebody else (a reference is taken for the slot; it must never write
+ * to them). */
+NEAP_MUST_CHECK neap_status neap_caches_open_shared(neap_caches *c, int64_t n_positions, const int32_t *shared,
+                                                    int32_t n_shared, int32_t *slot);
+/* More pages for an open slot. NEAP_BUSY: nothing is taken. */
+NEAP_MUST_CHECK neap_status neap_caches_extend(neap_caches *c, int32_t slot, int64_t n_positions);
+/* Pages have references: one of their owner (a slot), one of every slot that shares them, one of the prefix tree. A page
+ * without any is free. */
+NEAP_MUST_CHECK neap_status neap_caches_take_page(neap_caches *c, int32_t *page); /* one reference; NEAP_BUSY */
+void neap_caches_retain_page(neap_caches *c, int32_t page);
+void neap_caches_release_page(neap_caches *c, int32_t page);
+/* A page's bytes over all layers, and a slot's recurrent state and windows, in a fixed order. */
+uint64_t neap_caches_page_bytes(const neap_caches *c);
+void neap_caches_page_read(const neap_caches *c, int32_t page, uint8_t *out);
+void neap_caches_page_write(neap_caches *c, int32_t page, const uint8_t *in);
+void neap_caches_page_copy(neap_caches *c, int32_t to, int32_t from);
+uint64_t neap_caches_state_bytes(const neap_caches *c);
+void neap_caches_state_save(const neap_caches *c, int32_t slot, uint8_t *out);
+void neap_caches_state_load(neap_caches *c, int32_t slot, const uint8_t *in);
 /* NEAP_INTERNAL: the slot was not open, or it held pages that are not its own. Those are not given back: lost is
  * better than used twice. */
 neap_status neap_caches_close(neap_caches *c, int32_t slot);
