@@ -3,7 +3,7 @@
 # Does nothing when all are there. Uses sudo when it is not run by root.
 set -eu
 
-build="gcc libc6-dev make cmake pkg-config libjansson-dev libpcre2-dev libedit-dev"
+build="gcc libc6-dev make cmake pkg-config libjansson-dev libpcre2-dev libedit-dev libevent-dev libssl-dev"
 tests="g++ python3 libcmocka-dev"
 ci="python3-venv clang libclang-rt-14-dev clang-format-14 clang-format"
 
@@ -22,8 +22,8 @@ if ! command -v dpkg-query >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>
     for tool in cc cmake pkg-config; do
         command -v $tool >/dev/null 2>&1 || { echo "setup: please install $tool (Debian names: $wanted)" >&2; exit 1; }
     done
-    pkg-config --exists jansson libpcre2-8 libedit || {
-        echo "setup: please install the development files of jansson, PCRE2 and libedit" >&2
+    pkg-config --exists jansson libpcre2-8 libedit libevent libevent_pthreads || {
+        echo "setup: please install the development files of jansson, PCRE2, libedit and libevent" >&2
         exit 1
     }
     exit 0
