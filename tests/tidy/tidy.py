@@ -34,7 +34,9 @@ LAYERS = {
 }
 # Libraries that stand behind one file or folder, so that they can be changed there.
 LIBRARIES = {
-    "jansson.h": "src/format/json.c",
+    "jansson.h": ("src/format/json.c", "apps/server/"),
+    "event2/": "apps/server/",
+    "openssl/": "apps/server/",
     "pcre2.h": "src/format/",
     "histedit.h": "apps/",
     "editline/readline.h": "apps/",
@@ -87,7 +89,7 @@ def check_layers():
         parts = path.split(os.sep)
         room = parts[1] if parts[0] == "src" else parts[0]
         for line, quoted, target in includes(path):
-            owner = LIBRARIES.get(target)
+            owner = LIBRARIES.get(target) or LIBRARIES.get(os.path.dirname(target) + "/")
             if owner and not path.startswith(owner):
                 yield f"{path}:{line}: <{target}> belongs to {owner}"
             if not quoted or target == "neap.h":
@@ -95,7 +97,8 @@ def check_layers():
             if room == "include":
                 yield f"{path}:{line}: the public header includes {target}"
             elif room == "apps":
-                if not os.path.exists(os.path.join(ROOT, "apps", target)) and (path, target) != DOCTOR:
+                near = os.path.normpath(os.path.join(ROOT, os.path.dirname(path), target))
+                if not (near.startswith(os.path.join(ROOT, "apps")) and os.path.exists(near)) and (path, target) != DOCTOR:
                     yield f"{path}:{line}: apps see neap.h and themselves, not {target}"
             elif "/" not in target:
                 yield f'{path}:{line}: write "{room}/{target}", not "{target}"'
