@@ -24,16 +24,22 @@ typedef struct neap_backend_options {
     const char *path; /* of the model */
     neap_model_options model;
     neap_engine_options engine;
-    int32_t n_prep;              /* threads, default 2 */
+    int32_t n_prep; /* threads, default 2 */
+    /* On the engine's thread once the model is open: what of `engine` depends on the model. May be NULL. */
+    void (*configure)(void *user, const neap_model *m, neap_engine_options *engine);
     void (*changed)(void *user); /* on the loop thread: the phase has changed */
     void *user;
 } neap_backend_options;
 
 /* Begins to load. Strings are copied. */
 int neap_backend_create(neap_backend **out, neap_http *http, const neap_backend_options *o);
-/* Cancels what runs and joins the threads. */
+/* Tells the threads to end, whatever runs. False: they still do after that many seconds (a step, a file). */
+int neap_backend_stop(neap_backend *b, double seconds);
+/* Joins the threads. */
 void neap_backend_destroy(neap_backend *b);
 neap_backend_phase neap_backend_phase_of(const neap_backend *b, uint64_t *done, uint64_t *total, const char **text);
+/* The library's status and exit phase behind FAILED. */
+int neap_backend_exit_code(const neap_backend *b);
 /* NULL before READY. */
 const neap_model *neap_backend_model(const neap_backend *b);
 /* As of the latest step; cheap. context_max etc. as resolved. */
@@ -41,7 +47,7 @@ void neap_backend_statistics(const neap_backend *b, neap_engine_stats *out);
 void neap_backend_options_now(const neap_backend *b, neap_engine_options *out);
 /* Seconds since the engine's thread last showed a sign of life, while it has work; 0 when idle. */
 double neap_backend_stall(const neap_backend *b);
-/* Runs fn(user) on a prep thread, then done(user) on the loop thread. False: too many wait (64). */
+/* Runs fn(user) on a prep thread, then done(user) on the loop thread. False: too many wait (512). */
 int neap_backend_prepare(neap_backend *b, void (*fn)(void *user), void (*done)(void *user), void *user);
 
 typedef struct neap_job_event {
@@ -57,16 +63,22 @@ typedef struct neap_job_event {
     neap_status status;
 } neap_job_event;
 
+/* A grammar that several jobs use; destroyed with the last hold. Loop thread, but for create. */
+typedef struct neap_shared_grammar neap_shared_grammar;
+neap_shared_grammar *neap_shared_grammar_create(neap_grammar *g);
+void neap_shared_grammar_release(neap_shared_grammar *g); /* NULL is fine */
+
 typedef struct neap_job_callbacks {
+    void (*accepted)(void *user); /* neap_submit took it: it stands in the queue; before all events; may be NULL */
     void (*event)(void *user, const neap_job_event *e); /* DONE is the last one, always */
     void *user;
 } neap_job_callbacks;
 
-/* request and everything it points to is copied, but the grammar, which the job owns from now on (destroyed after the
- * sequence). What the engine says about it (full queue, context too long) comes as DONE with an error status and its
- * text. deadline_seconds: from now until DONE, 0 = none; queue_seconds: until BEGIN, 0 = none. */
-int neap_job_submit(neap_backend *b, const neap_request *request, double deadline_seconds, double queue_seconds,
-                    const neap_job_callbacks *callbacks, neap_job **out);
+/* request and everything it points to is copied; its grammar is taken from `grammar` (may be NULL; the job holds it
+ * until its sequence is freed). What the engine says about it (full queue, context too long) comes as DONE with an error
+ * status and its text. deadline_seconds: from now until DONE, 0 = none; queue_seconds: until BEGIN, 0 = none. */
+neap_job *neap_job_submit(neap_backend *b, const neap_request *request, neap_shared_grammar *grammar,
+                          double deadline_seconds, double queue_seconds, const neap_job_callbacks *callbacks);
 void neap_job_cancel(neap_job *j); /* DONE with CANCELLED follows */
 void neap_job_pause(neap_job *j, int32_t is_paused);
 const char *neap_job_error(const neap_job *j); /* one line, after DONE with an error */

@@ -47,6 +47,7 @@ typedef struct neap_server {
     neap_http *http;
     neap_backend *backend;
     neap_serve_metrics *metrics;
+    struct neap_answer *answers; /* those that are not ended */
     int is_draining, exit_code;
     int64_t started;      /* unix seconds */
     char fingerprint[40]; /* system_fingerprint: version, kernels, formats */
