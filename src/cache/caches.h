@@ -1,15 +1,20 @@
 /* What sequences remember between steps: pages of 64 positions for latents and index keys, and one slot of
  * recurrent state (KDA state and convolution window) per sequence.
  *
- * A page belongs to one slot; one page table per slot serves all layers (page i of every layer's pool holds the
- * same positions, in the layer's own format: tensor/pages.h). Opening a slot reserves all pages it may ever need,
- * so that no step can run out. Stale bytes can never reach a result: a position is written before it is read, and
- * a sequence that begins (position 0) ignores and overwrites its state.
+ * One page table per slot serves all layers (page i of every layer's pool holds the same positions, in the layer's own
+ * format: tensor/pages.h). A step never runs out: a slot has the pages of the positions it may reach before it gets
+ * there. Stale bytes can never reach a result: a position is written before it is read, and a sequence that begins
+ * (position 0) ignores and overwrites its state.
  *
- * Every page carries the slot that owns it and a generation that grows each time it is handed out; the slot keeps
- * the generation it was given. A page that was freed and given to somebody else, or that a wrong table entry names,
- * does not match, and neap_caches_check says so before a step reads or writes it. The same tags find a page that is
- * in the free list twice. */
+ * Pages are counted: a reference of the slot that owns it and may write it, of every slot that shares it (the first
+ * pages of its table) and of whoever else keeps it (the prefix tree). The owner goes on writing behind what others use
+ * of its last page; nobody else ever writes. When the owner closes, the page has no owner any more; without any
+ * reference it is free.
+ *
+ * Every page carries its owner and a generation that grows each time it is handed out; a slot keeps the generation it
+ * was given. A page that was freed and given to somebody else, or that a wrong table entry names, does not match, and
+ * neap_caches_check says so before a step reads or writes it. The same tags find a page that is in the free list
+ * twice. */
 #ifndef NEAP_CACHE_CACHES_H
 #define NEAP_CACHE_CACHES_H
 
@@ -38,13 +43,19 @@ typedef struct neap_caches {
     neap_cache_layer *layers;
     int32_t *tables;             /* [n_slots][slot_pages_max] page of position / 64; -1 = none */
     uint32_t *table_generations; /* [n_slots][slot_pages_max] generation of that page when the slot got it */
-    int32_t *slot_pages;         /* [n_slots] pages that a slot owns; -1 = the slot is free */
+    int32_t *slot_pages;         /* [n_slots] pages that a slot has; -1 = the slot is free */
+    int32_t *slot_shared;        /* [n_slots] of them, the first ones that are not its own */
     uint32_t *slot_generation;   /* [n_slots] grows with each opening */
     int32_t *owner;              /* [n_pages] slot that owns the page; ~i: it is entry i of the free list */
+    int32_t *references;         /* [n_pages] 0: free */
     uint32_t *generation;        /* [n_pages] grows each time the page is handed out */
     int32_t *free_pages;         /* stack */
     int32_t n_free;
+    int64_t n_outside; /* references that no slot has: taken and retained, not yet released */
 } neap_caches;
+
+/* The owner of a page that is in use but belongs to no slot. */
+enum { NEAP_PAGE_UNOWNED = INT32_MIN };
 
 typedef struct neap_caches_size {
     uint64_t state; /* KDA state and windows */
@@ -67,11 +78,14 @@ NEAP_MUST_CHECK neap_status neap_caches_open(neap_caches *c, int64_t n_positions
  * to them). */
 NEAP_MUST_CHECK neap_status neap_caches_open_shared(neap_caches *c, int64_t n_positions, const int32_t *shared,
                                                     int32_t n_shared, int32_t *slot);
-/* More pages for an open slot. NEAP_BUSY: nothing is taken. */
+/* Pages that n_positions need, or why neap_caches_open would refuse whatever is free: no slot (NEAP_BUSY), or longer
+ * than the context (NEAP_CONTEXT_FULL). */
+NEAP_MUST_CHECK neap_status neap_caches_need(const neap_caches *c, int64_t n_positions, int32_t *n_pages);
+/* More pages for an open slot, up to n_positions in all (fewer than it has: nothing happens). NEAP_BUSY: nothing is
+ * taken. */
 NEAP_MUST_CHECK neap_status neap_caches_extend(neap_caches *c, int32_t slot, int64_t n_positions);
-/* Pages have references: one of their owner (a slot), one of every slot that shares them, one of the prefix tree. A page
- * without any is free. */
-NEAP_MUST_CHECK neap_status neap_caches_take_page(neap_caches *c, int32_t *page); /* one reference; NEAP_BUSY */
+/* References outside of slots. take: a free page, with one reference and no owner (NEAP_BUSY: none). */
+NEAP_MUST_CHECK neap_status neap_caches_take_page(neap_caches *c, int32_t *page);
 void neap_caches_retain_page(neap_caches *c, int32_t page);
 void neap_caches_release_page(neap_caches *c, int32_t page);
 /* A page's bytes over all layers, and a slot's recurrent state and windows, in a fixed order. */
@@ -82,14 +96,17 @@ void neap_caches_page_copy(neap_caches *c, int32_t to, int32_t from);
 uint64_t neap_caches_state_bytes(const neap_caches *c);
 void neap_caches_state_save(const neap_caches *c, int32_t slot, uint8_t *out);
 void neap_caches_state_load(neap_caches *c, int32_t slot, const uint8_t *in);
-/* NEAP_INTERNAL: the slot was not open, or it held pages that are not its own. Those are not given back: lost is
+/* NEAP_INTERNAL: the slot was not open, or it held pages that it was not given. Those are not given back: lost is
  * better than used twice. */
 neap_status neap_caches_close(neap_caches *c, int32_t slot);
-/* NEAP_INTERNAL unless the slot is open and its pages are its own: all of them, or (cheap enough for every step)
- * those of positions first .. first + n - 1, which must lie inside what was reserved. */
+/* Whether entry i of an open slot's table is the page that the slot was given: its own, or shared and still in use. */
+bool neap_caches_has_page(const neap_caches *c, int32_t slot, int64_t i);
+/* NEAP_INTERNAL unless the slot is open and all its pages are what it was given; or (cheap enough for every step)
+ * unless positions first .. first + n - 1 may be written: inside what was reserved, in pages of its own. */
 NEAP_MUST_CHECK neap_status neap_caches_check(const neap_caches *c, int32_t slot);
 NEAP_MUST_CHECK neap_status neap_caches_check_span(const neap_caches *c, int32_t slot, int64_t first, int64_t n);
-/* The whole books: each page is free once or owned by one slot once. For tests (quadratic in the pages of a slot). */
+/* The whole books: each page is free once, or has the references of the slots that name it and of those outside. For
+ * tests (pages times table entries). */
 NEAP_MUST_CHECK neap_status neap_caches_audit(const neap_caches *c);
 
 static inline const int32_t *neap_caches_table(const neap_caches *c, int32_t slot) {
