@@ -4,12 +4,15 @@
  * parser, so the walk over the arguments is our own: an option is looked up whole, a value is the rest after
  * "=" or the next argument, "--" ends the options. Underscores count as dashes in long names.
  *
- * Precedence: flag, then environment (NEAP_CTX_SIZE for --ctx-size), then the table's default. All three go
- * through the same set_value, so a bad value in the environment is reported like a bad flag.
+ * Precedence: flag, then environment (NEAP_CTX_SIZE for --ctx-size), then the config file (for commands that have
+ * one: the model's section, then [*]), then the table's default. All go through the same set_value, so a bad value in
+ * the environment is reported like a bad flag. Every option remembers where its value comes from, so that the sources
+ * may be read in any order: a lower one changes nothing, a higher one replaces (lists too).
  *
- * Called by main; /set of the chat uses neap_cli_options_set. */
+ * Called by main; /set of the chat uses neap_cli_options_set; a server that is told to reload parses again. */
 #include "command_line.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -76,7 +79,7 @@ static int set_number(void *out, const neap_cli_option *option, const char *from
     return NEAP_EXIT_OK;
 }
 
-static int set_bytes(uint64_t *out, const char *from, const char *text) {
+static int set_bytes(uint64_t *out, const neap_cli_option *option, const char *from, const char *text) {
     char *end = NULL;
     errno = 0;
     unsigned long long value = text[0] >= '0' && text[0] <= '9' ? strtoull(text, &end, 10) : 0;
@@ -93,7 +96,9 @@ static int set_bytes(uint64_t *out, const char *from, const char *text) {
         return NEAP_EXIT_USAGE;
     }
     *out = (uint64_t)value << shift;
-    return NEAP_EXIT_OK;
+    if (option->max == 0 || ((double)*out >= option->min && (double)*out <= option->max)) return NEAP_EXIT_OK;
+    neap_cli_error("%s: %s is outside %.16g .. %.16g bytes", from, text, option->min, option->max);
+    return NEAP_EXIT_USAGE;
 }
 
 /* choices: "a|b|c" */
@@ -121,7 +126,7 @@ static int set_value(neap_cli_options *o, const neap_cli_option *option, const c
     case NEAP_CLI_BOOL: return set_bool(p, from, text);
     case NEAP_CLI_INT:
     case NEAP_CLI_REAL: return set_number(p, option, from, text);
-    case NEAP_CLI_BYTES: return set_bytes(p, from, text);
+    case NEAP_CLI_BYTES: return set_bytes(p, option, from, text);
     case NEAP_CLI_CHOICE: return set_choice(p, option, from, text);
     case NEAP_CLI_STRING:
     case NEAP_CLI_FILE: *(const char **)p = text; return NEAP_EXIT_OK;
@@ -133,6 +138,40 @@ static int set_value(neap_cli_options *o, const neap_cli_option *option, const c
     }
     }
     return NEAP_EXIT_INTERNAL;
+}
+
+static uint8_t *source_of(neap_cli_options *o, const neap_cli_option *option) {
+    for (size_t i = 0; i < neap_cli_option_count() && i < NEAP_CLI_OPTIONS_MAX; i++) {
+        if (neap_cli_option_at(i) == option) return &o->sources[i];
+    }
+    assert(!"a row that is not in the table, or more rows than NEAP_CLI_OPTIONS_MAX");
+    return &o->sources[0];
+}
+
+neap_cli_source neap_cli_option_source(const neap_cli_options *o, const neap_cli_option *option) {
+    neap_cli_options *whole = (neap_cli_options *)(uintptr_t)o;
+    return (neap_cli_source)*source_of(whole, option);
+}
+
+/* Makes room for a value from `source`. False: a greater source has spoken. */
+static int claim(neap_cli_options *o, const neap_cli_option *option, neap_cli_source source) {
+    uint8_t *now = source_of(o, option);
+    if (*now > (uint8_t)source) return 0;
+    if (*now < (uint8_t)source && option->type == NEAP_CLI_LIST) ((neap_cli_strings *)field(o, option))->n = 0;
+    *now = (uint8_t)source;
+    return 1;
+}
+
+/* The value alone, for its errors. */
+static int check_value(const neap_cli_option *option, const char *from, const char *text) {
+    neap_cli_options scratch = {0};
+    return option->type == NEAP_CLI_LIST ? NEAP_EXIT_OK : set_value(&scratch, option, from, text);
+}
+
+/* Values are checked even where they do not count. */
+static int put_value(neap_cli_options *o, const neap_cli_option *option, neap_cli_source source, const char *from,
+                     const char *text) {
+    return claim(o, option, source) ? set_value(o, option, from, text) : check_value(option, from, text);
 }
 
 static int set_defaults(neap_cli_options *o) {
@@ -157,7 +196,7 @@ static int set_from_environment(neap_cli_options *o) {
         neap_cli_option_environment(option, name, sizeof name);
         const char *text = getenv(name);
         if (text == NULL || text[0] == 0) continue;
-        int code = set_value(o, option, name, text);
+        int code = put_value(o, option, NEAP_CLI_FROM_ENVIRONMENT, name, text);
         if (code != NEAP_EXIT_OK) return code;
     }
     return NEAP_EXIT_OK;
@@ -291,11 +330,8 @@ static int take_option(neap_cli_options *o, int32_t command, int argc, char **ar
     if (option == NULL) option = find_option(arg, n, all, &is_negated); /* of another command: for the message */
     if (option == NULL || (option->commands & wanted) != wanted) return wrong_option(option, name, command);
     if (option->type == NEAP_CLI_BOOL) {
-        if (equals == NULL) {
-            *(int32_t *)field(o, option) = !is_negated;
-            return NEAP_EXIT_OK;
-        }
-        if (!is_negated) return set_value(o, option, name, equals + 1);
+        if (equals == NULL) return put_value(o, option, NEAP_CLI_FROM_FLAG, name, is_negated ? "off" : "on");
+        if (!is_negated) return put_value(o, option, NEAP_CLI_FROM_FLAG, name, equals + 1);
         neap_cli_error("%s takes no value", name);
         return NEAP_EXIT_USAGE;
     }
@@ -304,16 +340,23 @@ static int take_option(neap_cli_options *o, int32_t command, int argc, char **ar
         neap_cli_error("%s needs a value: %s %s", name, name, option->value != NULL ? option->value : "VALUE");
         return NEAP_EXIT_USAGE;
     }
-    return set_value(o, option, name, value);
+    return put_value(o, option, NEAP_CLI_FROM_FLAG, name, value);
 }
+
+/* The row of a field that only one row has. */
+static const neap_cli_option *option_of(size_t offset) {
+    size_t i = 0;
+    while (neap_cli_option_at(i)->offset != offset) i++;
+    return neap_cli_option_at(i);
+}
+#define AT_MODEL offsetof(neap_cli_options, model)
 
 static int is_option(const char *arg) { return arg[0] == '-' && arg[1] != 0; }
 
 static int take_arguments(neap_cli_options *o, int argc, char **argv, int first) {
     const neap_cli_command_info *info = &neap_cli_command_table[o->command];
-    const char *words[4] = {0}, *model_default = o->model; /* from the environment */
+    const char *words[4] = {0};
     int n = 0, is_over = 0;
-    o->model = NULL;
     for (int i = first; i < argc; i++) {
         if (!is_over && strcmp(argv[i], "--") == 0) {
             is_over = 1;
@@ -342,9 +385,10 @@ static int take_arguments(neap_cli_options *o, int argc, char **argv, int first)
         o->task = words[at++];
     }
     /* With -m there is no MODEL argument; NEAP_MODEL steps in where the argument is left out. */
-    int may_have_model = needs_model || info->takes_model == 3;
-    if (may_have_model && o->model == NULL && n - at > info->args_min) o->model = words[at++];
-    if (o->model == NULL) o->model = model_default;
+    int may_have_model = needs_model || info->takes_model >= 3;
+    const neap_cli_option *model = option_of(AT_MODEL);
+    if (may_have_model && *source_of(o, model) < NEAP_CLI_FROM_FLAG && n - at > info->args_min)
+        (void)put_value(o, model, NEAP_CLI_FROM_FLAG, "MODEL", words[at++]);
     if (needs_model && (o->model == NULL || o->model[0] == 0)) {
         neap_cli_error("%s: neap %s %s", n > 0 ? "an argument is missing" : "no model given", info->name,
                        info->arguments);
@@ -364,16 +408,142 @@ static int take_arguments(neap_cli_options *o, int argc, char **argv, int first)
     return NEAP_EXIT_OK;
 }
 
-/* What the arguments say of the cache, here still without the environment, wins over what the environment says of it: a
- * directory on the command line is meant to be used, whatever NEAP_CACHE holds. */
-static void settle_cache(neap_cli_options *o, int32_t environment_cache, const char *environment_dir) {
-    int has_dir = o->cache_dir != NULL && o->cache_dir[0] != 0;
-    if (o->cache < 0 && !has_dir) o->cache = environment_cache;
-    if (o->cache_dir == NULL) o->cache_dir = environment_dir;
+/* ---- the config file ---- */
+
+static const neap_cli_option *config_option(const neap_cli_options *o, const char *key, int *is_negated) {
+    char name[64];
+    snprintf(name, sizeof name, "--%.60s", key);
+    uint32_t command = 1u << o->command;
+    const neap_cli_option *option = find_option(name, strlen(name), command, is_negated);
+    return option != NULL ? option : find_option(name + 1, strlen(name + 1), command, is_negated);
+}
+
+/* The option that a line sets; NULL: said why not. */
+static const neap_cli_option *config_key(const neap_cli_options *o, const neap_cli_config_value *v, int *is_negated) {
+    const neap_cli_option *option = config_option(o, v->key, is_negated);
+    if (option == NULL) {
+        char name[64];
+        snprintf(name, sizeof name, "--%.60s", v->key);
+        const char *best = closest_option(name, o->command);
+        if (best != NULL)
+            neap_cli_error("%s:%d: unknown key \"%s\", did you mean %s?", o->config, v->line, v->key,
+                           best + strspn(best, "-"));
+        else
+            neap_cli_error("%s:%d: unknown key \"%s\" (keys are the options of neap %s --help)", o->config, v->line,
+                           v->key, neap_cli_command_table[o->command].name);
+        return NULL;
+    }
+    size_t at = option->offset;
+    if (at != offsetof(neap_cli_options, config) && at != offsetof(neap_cli_options, help) &&
+        at != offsetof(neap_cli_options, version) && at != offsetof(neap_cli_options, serve.check) &&
+        at != offsetof(neap_cli_options, serve.show_limits))
+        return option;
+    neap_cli_error("%s:%d: \"%s\" belongs on the command line", o->config, v->line, v->key);
+    return NULL;
+}
+
+/* source NEAP_CLI_FROM_DEFAULT: the section of another model, which is only checked. */
+static int config_take(neap_cli_options *o, const neap_cli_config_value *v, neap_cli_source source) {
+    int is_negated;
+    const neap_cli_option *option = config_key(o, v, &is_negated);
+    if (option == NULL) return NEAP_EXIT_FILE;
+    char from[512];
+    snprintf(from, sizeof from, "%.400s:%d: %.60s", o->config, v->line, v->key);
+    const char *value = v->value;
+    if (is_negated) {
+        int32_t is_on;
+        if (set_bool(&is_on, from, value) != NEAP_EXIT_OK) return NEAP_EXIT_FILE;
+        value = is_on ? "off" : "on";
+    }
+    int code =
+        source == NEAP_CLI_FROM_DEFAULT ? check_value(option, from, value) : put_value(o, option, source, from, value);
+    return code == NEAP_EXIT_OK ? NEAP_EXIT_OK : NEAP_EXIT_FILE;
+}
+
+/* Whether a section is called like a model: by its path as given, or by the name of its directory. */
+static int is_name_of(const char *section, const char *model) {
+    size_t n = strlen(model);
+    while (n > 1 && model[n - 1] == '/') n--;
+    const char *base = model + n;
+    while (base > model && base[-1] != '/') base--;
+    size_t n_base = n - (size_t)(base - model), n_section = strlen(section);
+    return (n_section == n && memcmp(section, model, n) == 0) ||
+           (n_section == n_base && memcmp(section, base, n_base) == 0);
+}
+
+/* The alias names the section, else the model's path or directory does; a single section needs no name when nothing
+ * else says which model is meant. */
+static const char *config_section(const neap_cli_options *o, const neap_cli_config_value *values, size_t n) {
+    const char *by_model = NULL, *only = NULL;
+    int n_sections = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *name = values[i].section;
+        if (strcmp(name, "*") == 0) continue;
+        if (o->serve.alias != NULL && strcmp(name, o->serve.alias) == 0) return name;
+        if (o->model != NULL && is_name_of(name, o->model)) by_model = name;
+        if (only == NULL || strcmp(only, name) != 0) only = name, n_sections++;
+    }
+    return by_model != NULL ? by_model : o->model == NULL && n_sections == 1 ? only : NULL;
+}
+
+static int config_apply(neap_cli_options *o, const neap_cli_config_value *values, size_t n) {
+    int code = NEAP_EXIT_OK, is_negated;
+    for (size_t i = 0; i < n && code == NEAP_EXIT_OK; i++) {
+        if (strcmp(values[i].section, "*") == 0) code = config_take(o, &values[i], NEAP_CLI_FROM_ALL);
+    }
+    o->section = config_section(o, values, n);
+    int is_called = o->section != NULL && o->model != NULL && strcmp(o->section, o->model) == 0;
+    for (size_t i = 0; i < n && code == NEAP_EXIT_OK; i++) {
+        if (strcmp(values[i].section, "*") == 0) continue;
+        neap_cli_source source = NEAP_CLI_FROM_DEFAULT;
+        if (o->section != NULL && strcmp(values[i].section, o->section) == 0) {
+            source = NEAP_CLI_FROM_SECTION;
+            const neap_cli_option *option = config_option(o, values[i].key, &is_negated);
+            /* `neap serve NAME`: the section of that name says where its model is. */
+            if (is_called && option != NULL && option->offset == AT_MODEL) source = NEAP_CLI_FROM_FLAG;
+        }
+        code = config_take(o, &values[i], source);
+    }
+    return code;
+}
+
+static int take_config(neap_cli_options *o) {
+    const neap_cli_command_info *info = &neap_cli_command_table[o->command];
+    int code = NEAP_EXIT_OK;
+    if (info->takes_model != 4) return code;
+    if (o->config != NULL && o->config[0] != 0) {
+        neap_cli_text text = {0};
+        neap_cli_config_value *values = NULL;
+        size_t n = 0;
+        code = neap_cli_read_file(&text, o->config, 1 << 20);
+        o->config_text = text.data;
+        if (code == NEAP_EXIT_OK && strlen(text.data) != text.n) {
+            neap_cli_error("%s: a NUL byte at offset %zu", o->config, strlen(text.data));
+            code = NEAP_EXIT_FILE;
+        }
+        if (code == NEAP_EXIT_OK) code = neap_cli_config_parse(o->config, text.data, &values, &n);
+        if (code == NEAP_EXIT_OK) code = config_apply(o, values, n);
+        free(values);
+    }
+    if (code != NEAP_EXIT_OK || o->serve.check != NULL || o->serve.show_limits) return code;
+    if (o->model != NULL && o->model[0] != 0) return NEAP_EXIT_OK;
+    neap_cli_error("no model given: neap %s %s, or \"model = DIR\" in the config file", info->name, info->arguments);
+    return NEAP_EXIT_USAGE;
+}
+
+/* A cache directory wins over a --cache or --no-cache that comes from a lower source: a directory on the command line
+ * is meant to be used, whatever NEAP_CACHE holds. */
+static void settle_cache(neap_cli_options *o) {
+    uint8_t dir = *source_of(o, option_of(offsetof(neap_cli_options, cache_dir)));
+    if (o->cache_dir != NULL && o->cache_dir[0] != 0 &&
+        dir > *source_of(o, option_of(offsetof(neap_cli_options, cache))))
+        o->cache = -1;
 }
 
 int neap_cli_options_parse(neap_cli_options *o, int argc, char **argv) {
     int code = set_defaults(o), i = 1;
+    o->argc = argc;
+    o->argv = argv;
     neap_cli_options early = *o; /* the lists are empty: nothing is shared */
     for (; code == NEAP_EXIT_OK && i < argc && is_option(argv[i]); i++)
         code = take_option(&early, NEAP_CLI_COMMANDS, argc, argv, &i);
@@ -390,20 +560,21 @@ int neap_cli_options_parse(neap_cli_options *o, int argc, char **argv) {
     if (command < 0) return unknown_command(argv[i]);
     o->command = command;
     code = set_from_environment(o);
-    int32_t environment_cache = o->cache;
-    const char *environment_dir = o->cache_dir;
-    o->cache = -1;
-    o->cache_dir = NULL;
     /* Again, now above the environment: what stood before the command. */
     for (int k = 1; code == NEAP_EXIT_OK && k < i; k++) code = take_option(o, NEAP_CLI_COMMANDS, argc, argv, &k);
     if (code == NEAP_EXIT_OK) code = take_arguments(o, argc, argv, i + 1);
-    settle_cache(o, environment_cache, environment_dir);
+    if (code == NEAP_EXIT_OK && !o->help && !o->version) code = take_config(o);
+    settle_cache(o);
     return code;
 }
 
 void neap_cli_options_free(neap_cli_options *o) {
     free(o->stop.items);
     free(o->logit_bias.items);
+    free(o->serve.api_keys.items);
+    free(o->serve.allowed_hosts.items);
+    free(o->serve.cors_origins.items);
+    free(o->config_text);
 }
 
 /* ---- /set ---- */

@@ -11,6 +11,36 @@ typedef struct neap_cli_strings {
     size_t n;
 } neap_cli_strings;
 
+/* Where the value of an option comes from; a greater one wins. */
+typedef enum neap_cli_source {
+    NEAP_CLI_FROM_DEFAULT,
+    NEAP_CLI_FROM_ALL,     /* section [*] of the config file */
+    NEAP_CLI_FROM_SECTION, /* the model's section */
+    NEAP_CLI_FROM_ENVIRONMENT,
+    NEAP_CLI_FROM_FLAG
+} neap_cli_source;
+enum { NEAP_CLI_OPTIONS_MAX = 256 };
+
+/* Limits of `neap serve` as the table stores them; server/limits.c makes neap_serve_limits of them. */
+typedef struct neap_cli_limits {
+    uint64_t header_bytes, uri_bytes, body_bytes, stream_bytes, stop_bytes, grammar_bytes;
+    int64_t headers, connections, pipelined, json_depth, json_nodes, queue_requests, queue_tokens, choices;
+    int64_t stop_strings, logit_bias, top_logprobs, grammar_states, grammar_ms, tools;
+    double header_seconds, body_seconds, write_seconds, idle_seconds, body_rate, queue_seconds, request_seconds;
+    double drain_seconds, ping_seconds;
+} neap_cli_limits;
+
+typedef struct neap_cli_serve_options {
+    const char *host, *alias, *api_key_file, *admin_key, *admin_key_file, *tls_cert, *tls_key, *prefix_dir;
+    const char *log_file, *log_level, *check;
+    int64_t port, parallel, checkpoints, checkpoint_spacing;
+    uint64_t cache_ram, prefix_dir_size;
+    neap_cli_strings api_keys, allowed_hosts, cors_origins;
+    int32_t insecure_no_auth, shared_prefix, optimistic, log_json, log_content, strict_model_name, show_limits;
+    int32_t metrics, page, prefix_cache; /* -1 = not said: on */
+    neap_cli_limits limits;
+} neap_cli_serve_options;
+
 typedef struct neap_cli_options {
     int32_t command; /* neap_cli_command */
     const char *model;
@@ -67,11 +97,21 @@ typedef struct neap_cli_options {
     const char *cache_dir;
     int32_t cache_verify, all, dry_run;
     uint64_t max_size; /* 0 = not said */
+    /* serve */
+    neap_cli_serve_options serve;
+    /* how the values came about */
+    const char *config;                    /* the config file */
+    const char *section;                   /* of the model in it; NULL: none */
+    char *config_text;                     /* owned: what values from the file point into */
+    uint8_t sources[NEAP_CLI_OPTIONS_MAX]; /* neap_cli_source of option i */
+    int argc;
+    char **argv; /* borrowed: what was parsed, to do it again */
 } neap_cli_options;
 
 typedef enum neap_cli_command {
     NEAP_CLI_RUN,
     NEAP_CLI_CHAT,
+    NEAP_CLI_SERVE,
     NEAP_CLI_TOKENIZE,
     NEAP_CLI_INFO,
     NEAP_CLI_LOGITS,
@@ -94,7 +134,7 @@ typedef enum neap_cli_type {
     NEAP_CLI_BOOL,   /* int32_t; --no-NAME switches off */
     NEAP_CLI_INT,    /* int64_t */
     NEAP_CLI_REAL,   /* double */
-    NEAP_CLI_BYTES,  /* uint64_t; K, M, G suffixes */
+    NEAP_CLI_BYTES,  /* uint64_t; K, M, G suffixes; max 0 = any size */
     NEAP_CLI_STRING, /* const char *, borrowed */
     NEAP_CLI_FILE,   /* the same; completes to files */
     NEAP_CLI_CHOICE, /* the same; one of `choices` */
@@ -107,7 +147,7 @@ typedef struct neap_cli_option {
     const char *names[NEAP_CLI_NAMES]; /* with dashes; the first that begins with "--" is the canonical one */
     neap_cli_type type;
     size_t offset;        /* in neap_cli_options */
-    double min, max;      /* INT and REAL */
+    double min, max;      /* INT, REAL, BYTES */
     const char *choices;  /* CHOICE: "a|b|c" */
     const char *value;    /* what the help calls the value, e.g. "N" */
     const char *standard; /* default as text; NULL: zero, not shown */
@@ -122,7 +162,7 @@ typedef struct neap_cli_command_info {
     const char *name;
     const char *arguments;  /* for the synopsis: "MODEL [PROMPT]" */
     int args_min, args_max; /* positional arguments besides MODEL */
-    int takes_model;        /* 2: unless --cpu-info; 3: may be left out */
+    int takes_model;        /* 2: unless --cpu-info; 3: may be left out; 4: may come from the config file */
     const char *summary;    /* one line */
     const char *text;       /* a paragraph or two; may be NULL */
     const char *examples;   /* lines; may be NULL */
@@ -137,6 +177,8 @@ extern const char *const neap_cli_task_table[NEAP_CLI_COMMANDS];
 /* Fills o from defaults, environment and arguments, in rising precedence. Prints one line and returns an exit code
  * when something is wrong; 0 otherwise. */
 int neap_cli_options_parse(neap_cli_options *o, int argc, char **argv);
+/* Flag, then environment, then the model's section of the config file, then its section [*], then the default. */
+neap_cli_source neap_cli_option_source(const neap_cli_options *o, const neap_cli_option *option);
 void neap_cli_options_free(neap_cli_options *o);
 const char *neap_cli_option_name(const neap_cli_option *option); /* canonical, with dashes */
 /* "NEAP_CTX_SIZE" */
@@ -144,6 +186,14 @@ void neap_cli_option_environment(const neap_cli_option *option, char *name, size
 /* One value by canonical name without dashes, for /set. Returns an exit code. */
 int neap_cli_options_set(neap_cli_options *o, const char *name, const char *value);
 void neap_cli_option_show(const neap_cli_options *o, const neap_cli_option *option, char *text, size_t capacity);
+
+/* config_file.c: INI. The text is changed and must live as long as the values. Returns an exit code; *out is for free(),
+ * in any case. */
+typedef struct neap_cli_config_value {
+    const char *section, *key, *value; /* section "*": for every model */
+    int line;
+} neap_cli_config_value;
+int neap_cli_config_parse(const char *file, char *text, neap_cli_config_value **out, size_t *n);
 
 /* help.c; all print to standard output */
 void neap_cli_help_all(void);

@@ -20,6 +20,19 @@ const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS] = {
          "Input that is not a terminal is read line by line, one message each.",
          "neap chat models/valley\n"
          "neap chat models/valley -sys \"Answer in one sentence\""},
+    [NEAP_CLI_SERVE] =
+        {"serve", "MODEL", 0, 0, 4, "answer requests over HTTP, as the OpenAI API does",
+         "Listens on http://127.0.0.1:8080 with a web page, /v1/chat/completions, /v1/completions, /v1/models, "
+         "/v1/messages, /health and /metrics. Requests are computed together; what prompts have in common is computed "
+         "once.\n"
+         "Settings come from flags, the environment, and the file of --config, whose keys are the flags' names: the "
+         "section with the model's alias or path goes before [*]. SIGTERM and Ctrl-C let running answers end "
+         "(--drain-timeout); SIGHUP reads keys, hosts, time-outs and log settings again.\n"
+         "Beyond this machine neap listens only with an API key, or with --insecure-no-auth.",
+         "neap serve models/valley\n"
+         "neap serve models/valley --host 0.0.0.0 --api-key-file keys.txt --prefix-dir ~/.cache/neap-prefixes\n"
+         "neap serve --config /etc/neap/neap.ini\n"
+         "neap serve --check http://127.0.0.1:8080"},
     [NEAP_CLI_TOKENIZE] =
         {"tokenize", "MODEL [TEXT]", 0, 1, 1, "text to tokens and back",
          "MODEL needs the tokenizer's files only. The text comes from the TEXT argument, -f FILE or standard input; "

@@ -11,12 +11,13 @@
 #include <unistd.h>
 
 #include "neap.h"
-#include "command_line.h"
+#include "option_rows.h"
 #include "terminal.h"
 #include "buffer.h"
 
-static const char *const groups[] = {"This command",      "Prompt",        "Sampling",      "Output",
-                                     "Model and machine", "How steps run", "Cache on disk", "General"};
+static const char *const groups[] = {GROUP_COMMAND, GROUP_PROMPT, GROUP_SERVER, GROUP_ACCESS, GROUP_SAMPLING,
+                                     GROUP_OUTPUT,  GROUP_MODEL,  GROUP_PREFIX, GROUP_LIMITS, GROUP_PLAN,
+                                     GROUP_CACHE,   GROUP_LOG,    GROUP_GENERAL};
 enum { GROUPS = sizeof groups / sizeof groups[0] };
 
 static const struct {

@@ -19,10 +19,11 @@ static const neap_cli_option machine_rows[] = {
      .value = "N",
      .standard = "0",
      .group = GROUP_MODEL,
-     .commands = TALKS | INFO | PERPLEXITY,
+     .commands = TALKS | SERVE | INFO | PERPLEXITY,
      .has_environment = 1,
      .help = "tokens of prompt and answer together; 0: the prompt and room for -n or 16384 more, within the model's "
-             "limit. perplexity: tokens of a window; 0: 512"},
+             "limit. serve: of every conversation; 0: the model's limit, at most 8192. perplexity: tokens of a "
+             "window; 0: 512"},
     {{"--cache-type", "--kv-cache-dtype"},
      NEAP_CLI_CHOICE,
      AT(cache_type),

@@ -6,6 +6,7 @@
 
 #define RUN (1u << NEAP_CLI_RUN)
 #define CHAT (1u << NEAP_CLI_CHAT)
+#define SERVE (1u << NEAP_CLI_SERVE)
 #define TOKENIZE (1u << NEAP_CLI_TOKENIZE)
 #define INFO (1u << NEAP_CLI_INFO)
 #define LOGITS (1u << NEAP_CLI_LOGITS)
@@ -18,8 +19,9 @@
 #define DOCTOR (1u << NEAP_CLI_DOCTOR)
 #define CACHE (1u << NEAP_CLI_CACHE)
 /* commands that load the weights */
-#define LOADS (RUN | CHAT | LOGITS | VERIFY | PERPLEXITY | EVAL | BENCH | TUNE | DOCTOR)
-#define STEPS (RUN | CHAT | LOGITS | VERIFY | PERPLEXITY | EVAL | BENCH) /* of them, those that run as the user says */
+#define LOADS (RUN | CHAT | SERVE | LOGITS | VERIFY | PERPLEXITY | EVAL | BENCH | TUNE | DOCTOR)
+#define STEPS \
+    (RUN | CHAT | SERVE | LOGITS | VERIFY | PERPLEXITY | EVAL | BENCH) /* of them, those that run as the user says */
 #define TALKS (RUN | CHAT)
 #define ALL ((1u << NEAP_CLI_COMMANDS) - 1)
 #define AT(field) offsetof(neap_cli_options, field)
@@ -28,6 +30,11 @@
 #define GROUP_COMMAND "This command"
 #define GROUP_PROMPT "Prompt"
 #define GROUP_SAMPLING "Sampling"
+#define GROUP_SERVER "Server"
+#define GROUP_ACCESS "Who may ask"
+#define GROUP_PREFIX "Prefix cache"
+#define GROUP_LIMITS "Limits"
+#define GROUP_LOG "Log"
 #define GROUP_OUTPUT "Output"
 #define GROUP_MODEL "Model and machine"
 #define GROUP_PLAN "How steps run"
@@ -39,5 +46,6 @@ typedef struct neap_cli_options_rows {
     size_t n;
 } neap_cli_options_rows;
 extern const neap_cli_options_rows neap_cli_machine_rows; /* option_machine.c */
+extern const neap_cli_options_rows neap_cli_serve_rows;   /* option_serve.c */
 
 #endif

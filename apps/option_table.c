@@ -5,7 +5,7 @@
  * option that a command does not use is not offered by it, so no flag is accepted and ignored.
  *
  * Here are the rows about prompts, answers and single commands; those about model, machine and cache are in
- * option_machine.c, commands in command_table.c. Read by command_line.c (parser, environment) and help.c (help, manual
+ * option_machine.c, those of the server in option_serve.c, commands in command_table.c. Read by command_line.c (parser, environment) and help.c (help, manual
  * page, completion). */
 #include "option_rows.h"
 
@@ -389,7 +389,7 @@ static const neap_cli_option text_rows[] = {
      AT(think),
      .standard = "model",
      .group = GROUP_PROMPT,
-     .commands = TALKS,
+     .commands = TALKS | SERVE,
      .has_environment = 1,
      .help = "let the model reason before it answers (models with a thinking channel)"},
     {{"--effort", "--reasoning-effort"},
@@ -398,7 +398,7 @@ static const neap_cli_option text_rows[] = {
      .choices = "low|high|max",
      .value = "LEVEL",
      .group = GROUP_PROMPT,
-     .commands = TALKS,
+     .commands = TALKS | SERVE,
      .has_environment = 1,
      .help = "how much to reason: low, high or max"},
     {{"--tools"},
@@ -431,7 +431,7 @@ static const neap_cli_option text_rows[] = {
      .value = "N",
      .standard = "-1",
      .group = GROUP_SAMPLING,
-     .commands = TALKS | EVAL,
+     .commands = TALKS | SERVE | EVAL,
      .has_environment = 1,
      .can_set = 1,
      .help = "new tokens at most; -1: until the model ends or the context is full (eval: 256)"},
@@ -443,7 +443,7 @@ static const neap_cli_option text_rows[] = {
      .value = "X",
      .standard = "0",
      .group = GROUP_SAMPLING,
-     .commands = TALKS,
+     .commands = TALKS | SERVE,
      .has_environment = 1,
      .can_set = 1,
      .help = "randomness; 0 always takes the likeliest token"},
@@ -455,7 +455,7 @@ static const neap_cli_option text_rows[] = {
      .value = "N",
      .standard = "0",
      .group = GROUP_SAMPLING,
-     .commands = TALKS,
+     .commands = TALKS | SERVE,
      .has_environment = 1,
      .can_set = 1,
      .help = "only the N likeliest tokens; 0: all"},
@@ -467,7 +467,7 @@ static const neap_cli_option text_rows[] = {
      .value = "X",
      .standard = "1",
      .group = GROUP_SAMPLING,
-     .commands = TALKS,
+     .commands = TALKS | SERVE,
      .has_environment = 1,
      .can_set = 1,
      .help = "only the likeliest tokens that together reach probability X; 1: all"},
@@ -479,7 +479,7 @@ static const neap_cli_option text_rows[] = {
      .value = "X",
      .standard = "0",
      .group = GROUP_SAMPLING,
-     .commands = TALKS,
+     .commands = TALKS | SERVE,
      .has_environment = 1,
      .can_set = 1,
      .help = "no token below X times the probability of the likeliest; 0: off"},
@@ -491,7 +491,7 @@ static const neap_cli_option text_rows[] = {
      .value = "X",
      .standard = "1",
      .group = GROUP_SAMPLING,
-     .commands = TALKS,
+     .commands = TALKS | SERVE,
      .has_environment = 1,
      .can_set = 1,
      .help = "divide the score of tokens seen lately; 1: off"},
@@ -503,7 +503,7 @@ static const neap_cli_option text_rows[] = {
      .value = "N",
      .standard = "64",
      .group = GROUP_SAMPLING,
-     .commands = TALKS,
+     .commands = TALKS | SERVE,
      .has_environment = 1,
      .can_set = 1,
      .help = "how many tokens the penalties look back; -1: all, 0: none"},
@@ -515,7 +515,7 @@ static const neap_cli_option text_rows[] = {
      .value = "X",
      .standard = "0",
      .group = GROUP_SAMPLING,
-     .commands = TALKS,
+     .commands = TALKS | SERVE,
      .has_environment = 1,
      .can_set = 1,
      .help = "subtract X from the score of tokens seen lately"},
@@ -527,7 +527,7 @@ static const neap_cli_option text_rows[] = {
      .value = "X",
      .standard = "0",
      .group = GROUP_SAMPLING,
-     .commands = TALKS,
+     .commands = TALKS | SERVE,
      .has_environment = 1,
      .can_set = 1,
      .help = "subtract X for every time that a token was seen lately"},
@@ -546,7 +546,7 @@ static const neap_cli_option text_rows[] = {
      .value = "N",
      .standard = "-1",
      .group = GROUP_SAMPLING,
-     .commands = TALKS,
+     .commands = TALKS | SERVE,
      .has_environment = 1,
      .can_set = 1,
      .help = "the same seed and prompt give the same answer; -1: a new one each time"},
@@ -568,7 +568,7 @@ static const neap_cli_option text_rows[] = {
      NEAP_CLI_BOOL,
      AT(json),
      .group = GROUP_OUTPUT,
-     .commands = RUN | TOKENIZE | INFO | VERIFY | PERPLEXITY | EVAL | BENCH | TUNE | DOCTOR | CACHE,
+     .commands = RUN | SERVE | TOKENIZE | INFO | VERIFY | PERPLEXITY | EVAL | BENCH | TUNE | DOCTOR | CACHE,
      .help = "print one JSON object"},
     {{"--csv"},
      NEAP_CLI_BOOL,
@@ -603,8 +603,11 @@ static const neap_cli_option text_rows[] = {
 };
 enum { TEXT_ROWS = sizeof text_rows / sizeof text_rows[0] };
 
-size_t neap_cli_option_count(void) { return TEXT_ROWS + neap_cli_machine_rows.n; }
+size_t neap_cli_option_count(void) { return TEXT_ROWS + neap_cli_machine_rows.n + neap_cli_serve_rows.n; }
 
 const neap_cli_option *neap_cli_option_at(size_t i) {
-    return i < TEXT_ROWS ? &text_rows[i] : &neap_cli_machine_rows.rows[i - TEXT_ROWS];
+    if (i < TEXT_ROWS) return &text_rows[i];
+    i -= TEXT_ROWS;
+    return i < neap_cli_machine_rows.n ? &neap_cli_machine_rows.rows[i]
+                                       : &neap_cli_serve_rows.rows[i - neap_cli_machine_rows.n];
 }

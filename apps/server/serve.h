@@ -10,7 +10,7 @@
 #include "backend.h"
 #include "http.h"
 
-/* ---- limits.c: one table; printed by --show-limits, each has a flag, a key in the config file, a default and a range ---- */
+/* ---- serve_limits.c: one table; printed by --show-limits, each has a flag, a key in the config file, a default and a range ---- */
 typedef struct neap_serve_limits {
     neap_http_limits http;
     int64_t json_depth, json_nodes;                    /* 64; 4 * context + 65536 (0) */
@@ -24,14 +24,15 @@ typedef struct neap_serve_limits {
     double ping_seconds;                               /* 5: comments in streams that have nothing to say */
 } neap_serve_limits;
 
-/* ---- config.c: flag > environment (NEAP_*) > section of the model in the file > [*] > default ---- */
+/* ---- serve_config.c (serve_config.h: how it is made and read again): flag > environment (NEAP_*) > section of the model in the file > [*] > default ---- */
 typedef struct neap_serve_config {
-    neap_cli_options cli;      /* model, engine and sampling options, as for the other commands */
-    const char *host;          /* 127.0.0.1; several with commas; "unix:PATH" */
-    int32_t port;              /* 8080 */
-    const char *alias;         /* name of the model to clients; default: directory name */
-    neap_cli_strings api_keys; /* of --api-key, --api-key-file, NEAP_API_KEY; read again by SIGHUP */
-    const char *admin_key;     /* for /metrics, /props, when given; else an API key does */
+    neap_cli_options cli;             /* model, engine and sampling options, as for the other commands */
+    const char *host;                 /* 127.0.0.1; several with commas; "unix:PATH" */
+    int32_t port;                     /* 8080 */
+    const char *alias;                /* name of the model to clients; default: directory name */
+    neap_cli_strings api_keys;        /* of --api-key, --api-key-file, NEAP_API_KEY; read again by SIGHUP */
+    const char *admin_key;            /* for /metrics, /props, when given; else an API key does */
+    struct neap_serve_access *access; /* serve_config.h: what keys, hosts and origins point into */
     neap_cli_strings allowed_hosts, cors_origins;
     int32_t insecure_no_auth, metrics, page, prefix_cache, shared_prefix, log_content, strict_model_name, json_log;
     const char *tls_cert, *tls_key, *prefix_dir, *log_file;
@@ -99,12 +100,18 @@ int32_t neap_serve_problem_status(const neap_serve_problem *p);
 void neap_serve_problem_body(const neap_serve_problem *p, int anthropic, neap_cli_text *out);
 void neap_serve_fail(neap_server *s, neap_http_exchange *x, const neap_serve_problem *p, int anthropic);
 
-/* ---- log.c: one line per event, text or JSON; prompts and answers only with log_content, keys never ---- */
+/* ---- serve_log.c: one line per event, text or JSON; prompts and answers only with log_content, keys never ---- */
 void neap_serve_log_open(const neap_serve_config *c);
 void neap_serve_log(neap_log_level level, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* fields: pairs key, value ending with NULL; values are escaped */
 void neap_serve_log_fields(neap_log_level level, const char *event, ...);
+/* The line of a request: id, method, path (no query), status, ms, bytes, tokens, finish. finish may be NULL; the tokens
+ * are left out when prompt_tokens is -1. For neap_http_handler.done. */
+void neap_serve_log_access(const neap_http_exchange *x, int gone, int64_t prompt_tokens, int64_t cached_tokens,
+                           int64_t new_tokens, const char *finish);
+void neap_serve_log_library(void *user, neap_log_level level, const char *text); /* a neap_log_fn */
+int neap_serve_log_wants(neap_log_level level); /* whether a line of that level is written; any thread */
 
 /* ---- metrics.c ---- */
 typedef enum neap_counter {
@@ -190,6 +197,13 @@ typedef struct neap_serve_params {
     uint64_t n_unknown; /* fields nobody knows: ignored and counted */
     char *stop_storage; /* what request.stop points into */
     neap_logit_bias *bias;
+    /* params.c's own, but for allow_special */
+    int allow_special; /* completions: spellings and ids of special tokens are taken */
+    int generation_prompt;
+    int64_t max_completion_tokens;
+    int32_t *stop_ids;   /* what request.stop_tokens points to */
+    char cache_key[200]; /* what cache_salt points to: salt and key of the prompt's space */
+    json_t *root;        /* what prompt belongs to */
 } neap_serve_params;
 typedef enum neap_serve_api { NEAP_API_CHAT, NEAP_API_COMPLETIONS, NEAP_API_MESSAGES } neap_serve_api;
 /* Runs on a prep thread: body -> params. 0: fine; -1: *problem. tokenizer may be NULL only for a model without one. */

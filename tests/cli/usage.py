@@ -9,7 +9,7 @@ import tempfile
 
 from cli_shared import byte_model, check, clean_environment, finish, one_line, run
 
-COMMANDS = ("run", "chat", "tokenize", "info", "logits", "quantize", "verify", "perplexity", "eval", "bench",
+COMMANDS = ("run", "chat", "serve", "tokenize", "info", "logits", "quantize", "verify", "perplexity", "eval", "bench",
             "tune", "doctor", "cache", "completion", "man", "version", "help")
 model = byte_model()
 
@@ -56,7 +56,7 @@ for args, text in (
         (["logits", model], "--tokens is missing"),
         (["cache", "lst"], "is not one of list|verify|prune"),
         (["doctor", model, "--plan", "off"], "belongs to"),
-        (["tune", model, "--plan", "on"], "belongs to: run, chat, info, logits, verify, perplexity, eval, bench"),
+        (["tune", model, "--plan", "on"], "belongs to: run, chat, serve, info, logits, verify, perplexity, eval, bench"),
         (["info", model, "--plan", "on"], "unexpected argument"),
         (["run", model, "-p", "a", "--threads-bach", "2"], "did you mean --threads-batch?"),
         (["run", model, "-p", "a", "--plan"], "--plan needs a value"),
