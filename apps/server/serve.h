@@ -99,6 +99,9 @@ void neap_serve_problem_set(neap_serve_problem *p, neap_serve_error e, const cha
 int32_t neap_serve_problem_status(const neap_serve_problem *p);
 void neap_serve_problem_body(const neap_serve_problem *p, int anthropic, neap_cli_text *out);
 void neap_serve_fail(neap_server *s, neap_http_exchange *x, const neap_serve_problem *p, int anthropic);
+/* From a call of the library that failed on this thread, about a request's own fields: its message, the field in front
+ * of the message's colon as param; what is not the client's fault becomes INTERNAL without details. */
+void neap_serve_problem_library(neap_serve_problem *p, neap_status status);
 
 /* ---- serve_log.c: one line per event, text or JSON; prompts and answers only with log_content, keys never ---- */
 void neap_serve_log_open(const neap_serve_config *c);
@@ -177,7 +180,8 @@ void neap_serve_health(neap_serve_call *c); /* GET /health */
 void neap_serve_ready(neap_serve_call *c);
 void neap_serve_props(neap_serve_call *c);
 void neap_serve_metrics_route(neap_serve_call *c);
-void neap_serve_openapi(neap_serve_call *c); /* GET /openapi.json */
+void neap_serve_openapi(neap_serve_call *c);       /* GET /openapi.json */
+void neap_serve_not_supported(neap_serve_call *c); /* 501: /v1/embeddings and others that neap does not do */
 /* page.c */
 void neap_serve_page(neap_serve_call *c); /* GET / and its assets, compiled in */
 
