@@ -53,6 +53,7 @@ static int command(neap_cli_options *o) {
     switch ((neap_cli_command)o->command) {
     case NEAP_CLI_RUN: return neap_cli_run(o);
     case NEAP_CLI_CHAT: return neap_cli_chat(o);
+    case NEAP_CLI_SERVE: break; /* with server/serve.c */
     case NEAP_CLI_TOKENIZE: return neap_cli_tokenize(o);
     case NEAP_CLI_INFO: return neap_cli_info(o);
     case NEAP_CLI_LOGITS: return neap_cli_logits(o);

@@ -10,7 +10,7 @@
 #include "backend.h"
 #include "http.h"
 
-/* ---- serve_limits.c: one table; printed by --show-limits, each has a flag, a key in the config file, a default and a range ---- */
+/* ---- serve_limits.c: printed by --show-limits; each has a flag, a key in the config file, a default and a range ---- */
 typedef struct neap_serve_limits {
     neap_http_limits http;
     int64_t json_depth, json_nodes;                    /* 64; 4 * context + 65536 (0) */
@@ -24,7 +24,8 @@ typedef struct neap_serve_limits {
     double ping_seconds;                               /* 5: comments in streams that have nothing to say */
 } neap_serve_limits;
 
-/* ---- serve_config.c (serve_config.h: how it is made and read again): flag > environment (NEAP_*) > section of the model in the file > [*] > default ---- */
+/* ---- serve_config.c: flag > environment (NEAP_*) > section of the model in the file > [*] > default;
+ * serve_config.h says how it is made and read again ---- */
 typedef struct neap_serve_config {
     neap_cli_options cli;             /* model, engine and sampling options, as for the other commands */
     const char *host;                 /* 127.0.0.1; several with commas; "unix:PATH" */
