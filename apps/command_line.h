@@ -22,13 +22,13 @@ typedef enum neap_cli_source {
 enum { NEAP_CLI_OPTIONS_MAX = 256 };
 
 /* Limits of `neap serve` as the table stores them; server/limits.c makes neap_serve_limits of them. */
-typedef struct neap_cli_limits {
+typedef struct neap_cli_serve_limits {
     uint64_t header_bytes, uri_bytes, body_bytes, stream_bytes, stop_bytes, grammar_bytes;
     int64_t headers, connections, pipelined, json_depth, json_nodes, queue_requests, queue_tokens, choices;
     int64_t stop_strings, logit_bias, top_logprobs, grammar_states, grammar_ms, tools;
     double header_seconds, body_seconds, write_seconds, idle_seconds, body_rate, queue_seconds, request_seconds;
     double drain_seconds, ping_seconds;
-} neap_cli_limits;
+} neap_cli_serve_limits;
 
 typedef struct neap_cli_serve_options {
     const char *host, *alias, *api_key_file, *admin_key, *admin_key_file, *tls_cert, *tls_key, *prefix_dir;
@@ -38,7 +38,7 @@ typedef struct neap_cli_serve_options {
     neap_cli_strings api_keys, allowed_hosts, cors_origins;
     int32_t insecure_no_auth, shared_prefix, optimistic, log_json, log_content, strict_model_name, show_limits;
     int32_t metrics, page, prefix_cache; /* -1 = not said: on */
-    neap_cli_limits limits;
+    neap_cli_serve_limits limits;
 } neap_cli_serve_options;
 
 typedef struct neap_cli_options {

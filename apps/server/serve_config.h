@@ -27,7 +27,7 @@ void neap_serve_engine_options(const neap_serve_config *c, const neap_model *m, 
 void neap_serve_reload(neap_server *s);
 
 /* serve_limits.c */
-void neap_serve_limits_fill(neap_serve_limits *out, const neap_cli_limits *from);
+void neap_serve_limits_fill(neap_serve_limits *out, const neap_cli_serve_limits *from);
 /* Limits that follow from the context get their numbers. */
 void neap_serve_limits_resolve(neap_serve_limits *l, int32_t context_max);
 void neap_serve_limits_show(const neap_cli_options *o); /* --show-limits, on standard output */
