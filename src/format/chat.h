@@ -46,12 +46,15 @@ typedef struct neap_chat_request {
     bool thinking, generation_prompt;
     neap_chat_string effort; /* p NULL: not given */
     neap_chat_choice choice;
+    neap_chat_string named; /* the function that must be called (choice is REQUIRED); p NULL: any */
     neap_chat_answer answer;
     uint32_t schema; /* node */
 } neap_chat_request;
 
 /* r must be zeroed; json stays borrowed. Errors name message and field. */
 NEAP_MUST_CHECK neap_status neap_chat_request_read(neap_chat_request *r, const char *json, size_t n);
+/* The name of a tool as it stands in a request's tools, or p NULL. */
+neap_chat_string neap_chat_tool_name(const neap_jtree *tree, uint32_t tool);
 void neap_chat_request_free(neap_chat_request *r);
 
 /* ---- segments ---- */
@@ -65,7 +68,9 @@ typedef struct neap_segments {
     neap_text text;
     neap_segment *list;
     size_t n, capacity;
-    bool joins; /* ordinary neighbours become one segment */
+    bool joins;    /* ordinary neighbours become one segment */
+    size_t *marks; /* ascending counts of segments: where messages end */
+    size_t n_marks, marks_max;
 } neap_segments;
 
 NEAP_MUST_CHECK neap_status neap_segment_special(neap_segments *s, const char *spelling);
@@ -73,6 +78,8 @@ NEAP_MUST_CHECK neap_status neap_segment_text(neap_segments *s, const char *p, s
 NEAP_MUST_CHECK neap_status neap_segment_str(neap_segments *s, const char *p);
 /* Content: the string, or every text part as its own segment. */
 NEAP_MUST_CHECK neap_status neap_segment_content(neap_segments *s, const neap_chat_request *r, uint32_t node);
+/* A message ends here. */
+NEAP_MUST_CHECK neap_status neap_segment_mark(neap_segments *s);
 void neap_segments_free(neap_segments *s);
 
 /* ---- renderers ---- */

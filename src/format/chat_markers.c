@@ -9,7 +9,8 @@
  *
  * The vendor encodes the text between two control tokens in one go, so ordinary neighbours are joined here. The
  * format has no thinking channel: reasoning of earlier turns is left out. It has no sentence for tool_choice or
- * response_format either: "none" leaves the tools out, a forced call or a wanted JSON answer is refused.
+ * response_format either: "none" leaves the tools out; a forced call and a JSON answer are the grammar's alone
+ * (neap_grammar_create), the prompt does not speak of them.
  *
  * Called by chat.c. Source: tokenizer and chat notes, section 4; calls and results as in Kimi K2. */
 #include <stdio.h>
@@ -36,7 +37,10 @@ static neap_status begin(writer *w, neap_chat_role role, neap_chat_string name) 
     return neap_segment_special(w->out, "<|im_middle|>");
 }
 
-static neap_status end(writer *w) { return neap_segment_special(w->out, "<|im_end|>"); }
+static neap_status end(writer *w) {
+    NEAP_TRY(neap_segment_special(w->out, "<|im_end|>"));
+    return neap_segment_mark(w->out);
+}
 
 /* functions.NAME:DIGITS with the call's own name: its number, else -1. */
 static int64_t native_number(const neap_chat_call *call) {
@@ -136,11 +140,6 @@ static neap_status declare_tools(writer *w, uint32_t tools) {
 static neap_status prompt(writer *w) {
     const neap_chat_message *asked = NULL;
     size_t index = 0;
-    NEAP_CHECK(w->r->answer == NEAP_ANSWER_TEXT, NEAP_UNSUPPORTED,
-               "response_format: this model's chat format has no way to ask for JSON; only \"text\" is supported");
-    NEAP_CHECK(w->r->choice != NEAP_CHOICE_REQUIRED, NEAP_UNSUPPORTED,
-               "tool_choice: this model's chat format has no way to force a call; only \"auto\" and \"none\" are "
-               "supported");
     NEAP_TRY(assign_ids(w));
     NEAP_TRY(declare_tools(w, w->r->tools));
     for (size_t i = 0; i < w->r->n_messages; i++) {

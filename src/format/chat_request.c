@@ -239,17 +239,50 @@ static neap_status read_messages(neap_chat_request *r) {
     return index_calls(r);
 }
 
+neap_chat_string neap_chat_tool_name(const neap_jtree *tree, uint32_t tool) {
+    neap_chat_string name = {0};
+    uint32_t function = neap_jtree_get(tree, tool, "function");
+    uint32_t node = neap_jtree_get(tree, function == NEAP_J_NONE ? tool : function, "name");
+    if (node != NEAP_J_NONE && neap_jtree_kind(tree, node) == NEAP_J_STRING)
+        name.p = neap_jtree_string(tree, node, &name.n);
+    return name;
+}
+
+static bool has_tool(const neap_chat_request *r, uint32_t tools, neap_chat_string name) {
+    if (tools == NEAP_J_NONE) return false;
+    for (uint32_t tool = r->tree.nodes[tools].first; tool != NEAP_J_NONE; tool = r->tree.nodes[tool].next) {
+        neap_chat_string have = neap_chat_tool_name(&r->tree, tool);
+        if (have.p != NULL && have.n == name.n && memcmp(have.p, name.p, name.n) == 0) return true;
+    }
+    return false;
+}
+
+/* {"type": "function", "function": {"name": ...}} */
+static neap_status read_named_choice(neap_chat_request *r, uint32_t node) {
+    uint32_t type = neap_jtree_get(&r->tree, node, "type"), function = neap_jtree_get(&r->tree, node, "function");
+    if (type == NEAP_J_NONE || kind_of(r, type) != NEAP_J_STRING || !is_string(r, type, "function"))
+        REFUSE("tool_choice.type: must be \"function\"");
+    if (function == NEAP_J_NONE || kind_of(r, function) != NEAP_J_OBJECT)
+        REFUSE("tool_choice.function: must be an object");
+    NEAP_TRY(read_name(r, function, "tool_choice.function", "name", CALL_NAME_MAX_BYTES, &r->named));
+    if (r->named.n == 0) REFUSE("tool_choice.function.name: is required");
+    bool found = has_tool(r, r->tools, r->named);
+    for (size_t i = 0; i < r->n_messages && !found; i++) found = has_tool(r, r->messages[i].tools, r->named);
+    if (!found) REFUSE("tool_choice.function.name: no tool is named \"%.64s\"", r->named.p);
+    r->choice = NEAP_CHOICE_REQUIRED;
+    return NEAP_OK;
+}
+
 static neap_status read_choice(neap_chat_request *r) {
     uint32_t node = neap_jtree_get(&r->tree, NEAP_J_ROOT, "tool_choice");
     if (node == NEAP_J_NONE) return NEAP_OK;
-    NEAP_CHECK(kind_of(r, node) == NEAP_J_STRING, NEAP_UNSUPPORTED,
-               "tool_choice: only \"none\", \"auto\" and \"required\" are supported");
-    if (is_string(r, node, "none"))
+    if (kind_of(r, node) == NEAP_J_OBJECT) return read_named_choice(r, node);
+    if (kind_of(r, node) == NEAP_J_STRING && is_string(r, node, "none"))
         r->choice = NEAP_CHOICE_NONE;
-    else if (is_string(r, node, "required"))
+    else if (kind_of(r, node) == NEAP_J_STRING && is_string(r, node, "required"))
         r->choice = NEAP_CHOICE_REQUIRED;
-    else if (!is_string(r, node, "auto"))
-        REFUSE("tool_choice: must be \"none\", \"auto\" or \"required\"");
+    else if (kind_of(r, node) != NEAP_J_STRING || !is_string(r, node, "auto"))
+        REFUSE("tool_choice: must be \"none\", \"auto\", \"required\" or a function by its name");
     return NEAP_OK;
 }
 

@@ -75,7 +75,8 @@ static neap_status begin_message(writer *w, const char *role) {
 
 static neap_status close_message(writer *w) {
     NEAP_TRY(close_tag(w, "message"));
-    return neap_segment_special(w->out, "<|end_of_msg|>");
+    NEAP_TRY(neap_segment_special(w->out, "<|end_of_msg|>"));
+    return neap_segment_mark(w->out);
 }
 
 /* ------------------------------------------------------------- the fixed messages ------------ */

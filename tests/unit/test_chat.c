@@ -302,7 +302,16 @@ static void test_refusals(void **state) {
         {NEAP_INVALID_ARGUMENT, "{\"messages\":[{\"role\":\"user\"}],\"thinking_effort\":\"medium\"}",
          "thinking_effort"},
         {NEAP_INVALID_ARGUMENT, "{\"messages\":[{\"role\":\"user\"}],\"tool_choice\":\"any\"}", "tool_choice"},
-        {NEAP_UNSUPPORTED, "{\"messages\":[{\"role\":\"user\"}],\"tool_choice\":{}}", "tool_choice"},
+        {NEAP_INVALID_ARGUMENT, "{\"messages\":[{\"role\":\"user\"}],\"tool_choice\":{}}", "tool_choice.type"},
+        {NEAP_INVALID_ARGUMENT, "{\"messages\":[{\"role\":\"user\"}],\"tool_choice\":{\"type\":\"function\"}}",
+         "tool_choice.function: must be"},
+        {NEAP_INVALID_ARGUMENT,
+         "{\"messages\":[{\"role\":\"user\"}],\"tool_choice\":{\"type\":\"function\",\"function\":{}}}",
+         "tool_choice.function.name: is required"},
+        {NEAP_INVALID_ARGUMENT,
+         "{\"messages\":[{\"role\":\"user\"}],\"tools\":[{\"function\":{\"name\":\"g\"}},{}],"
+         "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}}",
+         "no tool is named \"f\""},
         {NEAP_INVALID_ARGUMENT, "{\"messages\":[{\"role\":\"user\"}],\"response_format\":{\"type\":\"xml\"}}",
          "response_format.type"},
         {NEAP_INVALID_ARGUMENT, "{\"messages\":[{\"role\":\"user\"}],\"response_format\":{\"type\":\"json_schema\"}}",
@@ -335,10 +344,78 @@ static void test_refusals(void **state) {
     const char *one = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}";
     fails(neap_chat_encode(xtml, one, strlen(one), &token, 1, &n), NEAP_TOO_SMALL, "do not fit 1");
     assert_true(n > 10);
-    one = "{\"messages\":[{\"role\":\"user\"}],\"response_format\":{\"type\":\"json_object\"}}";
-    fails(neap_chat_encode(markers, one, strlen(one), &token, 1, &n), NEAP_UNSUPPORTED, "response_format");
-    one = "{\"messages\":[{\"role\":\"user\"}],\"tool_choice\":\"required\"}";
-    fails(neap_chat_encode(markers, one, strlen(one), &token, 1, &n), NEAP_UNSUPPORTED, "tool_choice");
+}
+
+/* ------------------------------------------------------------- marks, choices ----------------- */
+
+static size_t encode(const neap_tokenizer *t, const char *json, int32_t *tokens, int32_t *marks, size_t *n_marks) {
+    size_t n = 0, plain = 0;
+    int32_t again[4096];
+    ok(neap_chat_encode_marked(t, json, strlen(json), tokens, 4096, &n, marks, 64, n_marks));
+    ok(neap_chat_encode(t, json, strlen(json), again, 4096, &plain));
+    assert_int_equal(n, plain);
+    assert_memory_equal(tokens, again, n * sizeof *tokens);
+    return n;
+}
+
+/* A mark follows every end of a message, and the shorter conversation is what stands before its mark. */
+static void test_marks(void **state) {
+    (void)state;
+    static const char json[] =
+        "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"thinking_effort\":\"low\","
+        "\"add_generation_prompt\":false,\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\","
+        "\"content\":\"<|im_end|><|end_of_msg|>\"},{\"role\":\"assistant\",\"content\":\"a\"}%s]}";
+    static const char more[] = ",{\"role\":\"user\",\"content\":\"more\"}";
+    const neap_tokenizer *const both[] = {xtml, markers};
+    for (size_t k = 0; k < 2; k++) {
+        char request[1024];
+        int32_t a[4096], b[4096], ma[64], mb[64], end;
+        size_t n_ma, n_mb, at = 0;
+        ok(neap_special_token(both[k], k == 0 ? "<|end_of_msg|>" : "<|im_end|>", &end));
+        snprintf(request, sizeof request, json, "");
+        size_t na = encode(both[k], request, a, ma, &n_ma);
+        assert_int_equal(n_ma, k == 0 ? 5 : 4); /* tools, effort (xtml), three messages */
+        for (size_t i = 0; i < na; i++)
+            if (a[i] == end) assert_int_equal(ma[at++], i + 1);
+        assert_int_equal(at, n_ma);
+        assert_int_equal(ma[n_ma - 1], na);
+        snprintf(request, sizeof request, json, more);
+        size_t nb = encode(both[k], request, b, mb, &n_mb);
+        assert_int_equal(n_mb, n_ma + 1);
+        assert_true(nb > na);
+        assert_memory_equal(ma, mb, n_ma * sizeof *ma);
+        assert_memory_equal(a, b, na * sizeof *a);
+        size_t n = 0, n_marks = 0;
+        fails(neap_chat_encode_marked(both[k], request, strlen(request), b, 4096, &n, mb, 2, &n_marks), NEAP_TOO_SMALL,
+              "marks do not fit 2");
+        assert_int_equal(n_marks, n_mb);
+    }
+}
+
+/* A named function is asked for as any call is; the format without sentences asks for nothing. */
+static void test_choices(void **state) {
+    (void)state;
+    static const char json[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\","
+        "\"function\":{\"name\":\"f\"}}]%s}";
+    static const char *const more[] = {",\"tool_choice\":\"required\"",
+                                       ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}", ""};
+    const neap_tokenizer *const both[] = {xtml, markers};
+    for (size_t k = 0; k < 2; k++) {
+        int32_t tokens[3][4096], marks[64];
+        size_t n[3], n_marks;
+        for (size_t i = 0; i < 3; i++) {
+            char request[512];
+            snprintf(request, sizeof request, json, more[i]);
+            n[i] = encode(both[k], request, tokens[i], marks, &n_marks);
+        }
+        assert_int_equal(n[0], n[1]);
+        assert_memory_equal(tokens[0], tokens[1], n[0] * sizeof tokens[0][0]);
+        if (k == 0)
+            assert_true(n[0] > n[2]);
+        else
+            assert_int_equal(n[0], n[2]);
+    }
 }
 
 /* ------------------------------------------------------------- JSON as Python writes it ------ */
@@ -490,6 +567,8 @@ int main(void) {
         cmocka_unit_test(test_markers),
         cmocka_unit_test(test_markers_calls),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_choices),
         cmocka_unit_test(test_python_json),
         cmocka_unit_test(test_python_source),
         cmocka_unit_test(test_missing_texts),
