@@ -49,6 +49,8 @@ void neap_backend_options_now(const neap_backend *b, neap_engine_options *out);
 double neap_backend_stall(const neap_backend *b);
 /* Runs fn(user) on a prep thread, then done(user) on the loop thread. False: too many wait (512). */
 int neap_backend_prepare(neap_backend *b, void (*fn)(void *user), void (*done)(void *user), void *user);
+/* Loop thread: fn(user) while no prep thread runs anything, to change what they read. */
+void neap_backend_alone(neap_backend *b, void (*fn)(void *user), void *user);
 
 typedef struct neap_job_event {
     neap_event_kind kind;
@@ -75,10 +77,12 @@ typedef struct neap_job_callbacks {
 } neap_job_callbacks;
 
 /* request and everything it points to is copied; its grammar is taken from `grammar` (may be NULL; the job holds it
- * until its sequence is freed). What the engine says about it (full queue, context too long) comes as DONE with an error
- * status and its text. deadline_seconds: from now until DONE, 0 = none; queue_seconds: until BEGIN, 0 = none. */
+ * until its sequence is freed). What the engine says about it (full queue, context too long) comes as DONE with an
+ * error status and its text. deadline_seconds: from now until DONE, 0 = none; queue_seconds: until BEGIN, 0 = none.
+ * Jobs wait for neap_jobs_go, which hands them over together: the engine tries to take all before it steps. */
 neap_job *neap_job_submit(neap_backend *b, const neap_request *request, neap_shared_grammar *grammar,
                           double deadline_seconds, double queue_seconds, const neap_job_callbacks *callbacks);
+void neap_jobs_go(neap_backend *b);
 void neap_job_cancel(neap_job *j); /* DONE with CANCELLED follows */
 void neap_job_pause(neap_job *j, int32_t is_paused);
 const char *neap_job_error(const neap_job *j); /* one line, after DONE with an error */
