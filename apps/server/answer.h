@@ -114,7 +114,8 @@ struct neap_answer {
     size_t body_bytes;
     neap_shared_grammar *grammar;
     neap_serve_problem problem;
-    int has_problem, is_preparing, is_gone, is_streaming, is_ended, is_full;
+    int has_problem, is_preparing, is_streaming, is_ended, is_full, keeps_text, depth;
+    _Atomic int is_gone;
     double sent; /* when the stream last said something */
     neap_answer *next, *before;
 };
