@@ -5,6 +5,7 @@
  *   main -> command_line.c (tables: option_table.c; help.c)
  *        -> run.c chat_loop.c chat_commands.c tokenize.c info.c logits.c quantize.c
  *             verify.c perplexity.c eval.c bench.c
+ *             server/serve.c (the server)
  *             session.c (model, engine)  generate.c (one answer)  conversation.c (messages)
  *             terminal.c (both output streams, signals)  report.c (errors, exit codes)
  *             buffer.c json_in.c json_out.c */
@@ -14,6 +15,7 @@
 #include "commands.h"
 #include "neap.h"
 #include "report.h"
+#include "server/serve_config.h"
 #include "terminal.h"
 
 static int help(const neap_cli_options *o) {
@@ -44,6 +46,15 @@ static int version(void) {
     return NEAP_EXIT_OK;
 }
 
+static int serve(const neap_cli_options *o) {
+    if (o->serve.check != NULL) return neap_serve_check(o->serve.check);
+    if (o->serve.show_limits) {
+        neap_serve_limits_show(o);
+        return NEAP_EXIT_OK;
+    }
+    return NEAP_EXIT_INTERNAL; /* neap_cli_serve(o), with server/serve.c */
+}
+
 static int command(neap_cli_options *o) {
     if (o->version) return version();
     if (o->help && o->command != NEAP_CLI_HELP) {
@@ -53,7 +64,7 @@ static int command(neap_cli_options *o) {
     switch ((neap_cli_command)o->command) {
     case NEAP_CLI_RUN: return neap_cli_run(o);
     case NEAP_CLI_CHAT: return neap_cli_chat(o);
-    case NEAP_CLI_SERVE: break; /* with server/serve.c */
+    case NEAP_CLI_SERVE: return serve(o);
     case NEAP_CLI_TOKENIZE: return neap_cli_tokenize(o);
     case NEAP_CLI_INFO: return neap_cli_info(o);
     case NEAP_CLI_LOGITS: return neap_cli_logits(o);
