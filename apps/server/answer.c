@@ -71,34 +71,30 @@ static void count_cancelled(neap_answer *a) {
                      1);
 }
 
-static void add_number(char *text, size_t capacity, int64_t value) {
-    snprintf(text, capacity, "%lld", (long long)value);
-}
-
-static void log_answer(neap_answer *a, const char *how) {
-    neap_answer_usage u = neap_answer_usage_of(a);
-    char prompt[24], cached[24], fresh[24], ms[24], choices[24];
-    add_number(prompt, sizeof prompt, u.prompt);
-    add_number(cached, sizeof cached, u.cached);
-    add_number(fresh, sizeof fresh, u.fresh);
-    add_number(choices, sizeof choices, (int64_t)a->n_choices);
-    add_number(ms, sizeof ms, (int64_t)(neap_http_seconds(a->x) * 1e3));
-    neap_serve_log_fields(NEAP_LOG_INFO, "answer", "id", neap_http_id(a->x), "end", how, "prompt", prompt, "cached",
-                          cached, "new", fresh, "choices", choices, "ms", ms, NULL);
-    for (size_t i = 0; a->keeps_text && i < a->n_choices; i++) {
+/* For the line of the log that routes.c writes, unless it is written already: then the client was faster. */
+static void record(neap_answer *a, const char *how) {
+    neap_serve_record *r = neap_http_user(a->x);
+    if (r != NULL) {
+        neap_answer_usage u = neap_answer_usage_of(a);
+        r->prompt = u.prompt;
+        r->cached = u.cached;
+        r->fresh = u.fresh;
+        r->finish = how != NULL ? how : a->choices[0].finish;
+    }
+    for (size_t i = 0; a->keeps_text && a->choices != NULL && i < a->n_choices; i++) {
         neap_answer_choice *c = &a->choices[i];
         neap_serve_log_fields(NEAP_LOG_INFO, "content", "id", neap_http_id(a->x), "reasoning",
                               neap_cli_text_string(&c->reasoning), "content", neap_cli_text_string(&c->content), NULL);
     }
 }
 
-/* Nothing more is written; jobs go, the exchange is the connection's again. how: for the log. */
+/* Nothing more is written; jobs go, the exchange is the connection's again. how: for the log; NULL: as the choices ended. */
 static void end(neap_answer *a, const char *how) {
     if (a->is_ended) return;
     a->is_ended = 1;
     drop_jobs(a);
     neap_serve_observe(a->server, NEAP_HIST_REQUEST, neap_http_seconds(a->x));
-    if (!a->is_preparing) log_answer(a, how);
+    if (!a->is_preparing) record(a, how);
     neap_http_watch(a->x, NULL, NULL, NULL);
 }
 
@@ -107,7 +103,10 @@ static void leave(neap_answer *a) {
     if (a->is_gone && !a->is_ended && !a->is_preparing) {
         count_cancelled(a);
         end(a, "client left");
-        neap_http_end(a->x);
+        if (a->is_streaming)
+            neap_http_end(a->x);
+        else
+            neap_http_abort(a->x);
     }
     if (a->is_ended && !a->is_preparing) answer_free(a);
 }
@@ -140,13 +139,13 @@ void neap_answer_fail(neap_answer *a, const neap_serve_problem *problem) {
 static void finish_all(neap_answer *a) {
     if (a->is_streaming) {
         a->style->end(a);
-        end(a, "done");
+        end(a, NULL);
         neap_http_end(a->x);
         return;
     }
     neap_cli_text body = {0};
     a->style->whole(a, &body);
-    end(a, "done");
+    end(a, NULL);
     neap_http_reply(a->x, 200, "application/json", neap_cli_text_string(&body), body.n);
     neap_cli_text_free(&body);
 }
@@ -186,8 +185,6 @@ static void on_full(void *user, int is_full) {
 }
 
 static void begin_stream(neap_answer *a) {
-    neap_http_add_header(a->x, "Cache-Control", "no-cache");
-    neap_http_add_header(a->x, "X-Accel-Buffering", "no");
     neap_http_begin(a->x, 200, "text/event-stream");
     a->is_streaming = 1;
     a->sent = neap_cli_seconds();
@@ -267,11 +264,7 @@ int neap_answer_constrain(neap_answer *a, const char *json, size_t n, neap_serve
     l.milliseconds = (int32_t)limits->grammar_ms;
     neap_status status = neap_grammar_create(&g, a->tokenizer, json, n, &l);
     if (status != NEAP_OK) {
-        neap_serve_error error = status == NEAP_NO_MEMORY || status == NEAP_INTERNAL ? NEAP_ERROR_INTERNAL
-                                 : status == NEAP_UNSUPPORTED                        ? NEAP_ERROR_UNSUPPORTED
-                                                                                     : NEAP_ERROR_BAD_VALUE;
-        const char *text = error == NEAP_ERROR_INTERNAL ? neap_status_text(status) : neap_last_error();
-        neap_serve_problem_set(problem, error, "response_format", "%s", text);
+        neap_serve_problem_library(problem, status);
         return -1;
     }
     a->grammar = neap_shared_grammar_create(g);
@@ -292,9 +285,7 @@ int neap_answer_encode_chat(neap_answer *a, neap_serve_problem *problem) {
         marks_capacity = n_marks > marks_capacity ? n_marks : marks_capacity;
     }
     if (status != NEAP_OK) {
-        int is_ours = status == NEAP_NO_MEMORY || status == NEAP_INTERNAL || status == NEAP_TOO_SMALL;
-        neap_serve_problem_set(problem, is_ours ? NEAP_ERROR_INTERNAL : NEAP_ERROR_BAD_VALUE, "messages", "%s",
-                               is_ours ? neap_status_text(status) : neap_last_error());
+        neap_serve_problem_library(problem, status);
         free(tokens);
         free(marks);
         return -1;
@@ -307,10 +298,6 @@ static int check_prompts(neap_answer *a, int32_t context_max, neap_serve_problem
     const char *param = a->style->api == NEAP_API_COMPLETIONS ? "prompt" : "messages";
     if (a->n_prompts == 0) {
         neap_serve_problem_set(problem, NEAP_ERROR_BAD_VALUE, param, "%s is empty", param);
-        return -1;
-    }
-    if (a->params.cache_salt != NULL && strlen(a->params.cache_salt) > 128) {
-        neap_serve_problem_set(problem, NEAP_ERROR_BAD_VALUE, "cache_salt", "cache_salt is longer than 128 bytes");
         return -1;
     }
     for (size_t i = 0; i < a->n_prompts; i++) {

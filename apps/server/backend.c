@@ -169,20 +169,18 @@ static void *prep_main(void *user) {
     pthread_mutex_lock(&b->mutex);
     while (!b->is_stopping) {
         neap_prep *task = b->prep;
-        if (task == NULL || b->is_alone) {
+        if (task == NULL) {
             pthread_cond_wait(&b->prep_wake, &b->mutex);
             continue;
         }
         b->prep = task->next;
         if (b->prep == NULL) b->prep_last = NULL;
         b->n_waiting--;
-        b->n_preparing++;
         pthread_mutex_unlock(&b->mutex);
         task->fn(task->user);
         neap_http_post(b->http, task->done, task->user);
         free(task);
         pthread_mutex_lock(&b->mutex);
-        if (--b->n_preparing == 0) pthread_cond_signal(&b->prep_rests);
     }
     pthread_mutex_unlock(&b->mutex);
     leave(b);
@@ -207,18 +205,6 @@ int neap_backend_prepare(neap_backend *b, void (*fn)(void *user), void (*done)(v
     pthread_mutex_unlock(&b->mutex);
     if (!has_room) free(task);
     return has_room;
-}
-
-void neap_backend_alone(neap_backend *b, void (*fn)(void *user), void *user) {
-    pthread_mutex_lock(&b->mutex);
-    b->is_alone = 1;
-    while (b->n_preparing > 0) pthread_cond_wait(&b->prep_rests, &b->mutex);
-    pthread_mutex_unlock(&b->mutex);
-    fn(user);
-    pthread_mutex_lock(&b->mutex);
-    b->is_alone = 0;
-    pthread_cond_broadcast(&b->prep_wake);
-    pthread_mutex_unlock(&b->mutex);
 }
 
 /* ---- life ---- */
@@ -247,7 +233,6 @@ int neap_backend_create(neap_backend **out, neap_http *http, const neap_backend_
     pthread_mutex_init(&b->mutex, NULL);
     pthread_cond_init(&b->wake, &attributes);
     pthread_cond_init(&b->prep_wake, &attributes);
-    pthread_cond_init(&b->prep_rests, &attributes);
     pthread_cond_init(&b->ended, &attributes);
     pthread_condattr_destroy(&attributes);
     b->http = http;
@@ -292,7 +277,6 @@ void neap_backend_destroy(neap_backend *b) {
     neap_model_close(b->model);
     pthread_cond_destroy(&b->wake);
     pthread_cond_destroy(&b->prep_wake);
-    pthread_cond_destroy(&b->prep_rests);
     pthread_cond_destroy(&b->ended);
     pthread_mutex_destroy(&b->mutex);
     free(b->path);

@@ -49,8 +49,6 @@ void neap_backend_options_now(const neap_backend *b, neap_engine_options *out);
 double neap_backend_stall(const neap_backend *b);
 /* Runs fn(user) on a prep thread, then done(user) on the loop thread. False: too many wait (512). */
 int neap_backend_prepare(neap_backend *b, void (*fn)(void *user), void (*done)(void *user), void *user);
-/* Loop thread: fn(user) while no prep thread runs anything, to change what they read. */
-void neap_backend_alone(neap_backend *b, void (*fn)(void *user), void *user);
 
 typedef struct neap_job_event {
     neap_event_kind kind;

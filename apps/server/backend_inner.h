@@ -63,12 +63,12 @@ struct neap_backend {
     pthread_t engine_thread, prep_threads[NEAP_BACKEND_THREADS];
     int32_t n_prep;
     pthread_mutex_t mutex;
-    pthread_cond_t wake, prep_wake, prep_rests, ended;
+    pthread_cond_t wake, prep_wake, ended;
     /* under the mutex */
-    int is_stopping, is_woken, is_alone, n_threads;
+    int is_stopping, is_woken, n_threads;
     neap_job *inbox, *inbox_last;
     neap_prep *prep, *prep_last;
-    size_t n_waiting, n_preparing;
+    size_t n_waiting;
     neap_batch *batches, *free_batches;
     neap_engine_stats stats;
     neap_engine_options resolved;

@@ -161,6 +161,13 @@ typedef struct neap_serve_route {
     void (*handle)(neap_serve_call *c);   /* answers, now or later; must copy *c to keep it */
 } neap_serve_route;
 extern const neap_serve_route neap_serve_routes[]; /* routes.c; path NULL ends it */
+/* What is known about an exchange between head and done: its neap_http_user. */
+typedef struct neap_serve_record {
+    const neap_serve_route *route;
+    neap_serve_client client;
+    int64_t prompt, cached, fresh; /* tokens, for the log; prompt -1: no answer */
+    const char *finish;            /* NULL: none */
+} neap_serve_record;
 /* head and request of neap_http_handler: guard, route, method, content type, phase */
 void neap_serve_head(void *server, neap_http_exchange *x);
 void neap_serve_request(void *server, neap_http_exchange *x);
