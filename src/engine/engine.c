@@ -1,27 +1,50 @@
 /* The engine: what is claimed once, and the step that moves every running sequence.
  *
  * One step (neap_step):
- *   1. sequences that were cancelled end
- *   2. the scheduler deals the rows of the step (scheduler.c): readers first, prompts in chunks
- *   3. the forward computes all rows together (forward.c)
- *   4. every sequence takes its results: progress, a token, its end (sequence.c), as events (events.c)
+ *   1. sequences that were cancelled end, running or waiting
+ *   2. running ones grow, waiting ones are admitted (admission.c)
+ *   3. the scheduler deals the rows of the step (scheduler.c): readers first, prompts in chunks
+ *   4. the forward computes all rows together (forward.c)
+ *   5. every sequence takes its results: progress, a token, its end (sequence.c), as events (events.c)
  * Sequences that have ended leave the running list at once; their handles live until neap_seq_free.
  *
+ * A step that ended, admitted or computed something is NEAP_OK, and so is one that waited some milliseconds for a prefix
+ * from disk because there was nothing else. NEAP_AGAIN: nothing will happen before a submit, a cancel or a resume; whoever
+ * drives the engine may sleep until then.
+ *
  * Owns: the forward (work buffers, caches, worker team), sampler scratch, the event rings, and all handles.
- * Nothing is allocated in a step. The caller's thread drives everything; only neap_cancel may come from
+ * Nothing is allocated in a step. The caller's thread drives everything; only neap_cancel and neap_pause may come from
  * another one. */
 #include <assert.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/engine_internal.h"
+#include "engine/admission.h"
+#include "engine/prefix_use.h"
+#include "engine/pending.h"
 
 #define DEFAULT_CONTEXT_MAX 8192
+#define DEFAULT_PREFIX_DIR_BYTES (UINT64_C(8) << 30)
+/* Recurrent states kept by default, and what of the free memory they may take. */
+#define DEFAULT_CHECKPOINTS 64
+#define MIN_CHECKPOINTS 4
+#define CHECKPOINTS_SHARE 8
 /* Events that may wait beyond what one step of all sequences makes. */
 #define SPARE_EVENTS 256
 #define SPARE_TEXT_BYTES 32768
 
 /* ---- sizes ---- */
+
+static void resolve_checkpoints(neap_engine_options *o, const neap_model *m) {
+    const uint64_t bytes = neap_forward_state_bytes(m);
+    if (!o->prefix_cache || bytes == 0) o->checkpoints_max = 0;
+    if (!o->prefix_cache || bytes == 0 || o->checkpoints_max > 0) return;
+    const uint64_t available = o->memory_max > 0 ? o->memory_max : neap_memory_available();
+    const uint64_t n = available / CHECKPOINTS_SHARE / bytes;
+    o->checkpoints_max = n < MIN_CHECKPOINTS       ? MIN_CHECKPOINTS
+                         : n > DEFAULT_CHECKPOINTS ? DEFAULT_CHECKPOINTS
+                                                   : (int32_t)n;
+}
 
 neap_status neap_engine_options_resolve(neap_engine_options *o, const neap_model *m, const neap_engine_options *in) {
     NEAP_CHECK(m != NULL, NEAP_INVALID_ARGUMENT, "the model is NULL");
@@ -44,6 +67,9 @@ neap_status neap_engine_options_resolve(neap_engine_options *o, const neap_model
     if (o->cache_tokens_max == 0) o->cache_tokens_max = (uint64_t)o->seqs_max * (uint64_t)o->context_max;
     /* no step can have more rows than the caches have tokens */
     if ((uint64_t)o->batch_tokens_max > o->cache_tokens_max) o->batch_tokens_max = (int32_t)o->cache_tokens_max;
+    if (o->queue_tokens_max == 0) o->queue_tokens_max = 4 * (uint64_t)o->context_max;
+    if (o->prefix_dir_bytes_max == 0) o->prefix_dir_bytes_max = DEFAULT_PREFIX_DIR_BYTES;
+    resolve_checkpoints(o, m);
     return NEAP_OK;
 }
 
@@ -62,6 +88,8 @@ neap_forward_options neap_engine_forward_options(const neap_engine_options *o) {
                                   .enable_hash = o->enable_hash != 0,
                                   .is_eager = o->plan == NEAP_PLAN_EAGER,
                                   .oversubscribe = o->oversubscribe != 0,
+                                  .has_prefix = o->prefix_cache != 0,
+                                  .checkpoints = o->checkpoints_max,
                                   .tuning = o->tuning,
                                   .latent_kind = latents[o->cache_type],
                                   .index_kind = indexes[o->index_type],
@@ -96,20 +124,27 @@ typedef struct ring_sizes {
     uint64_t n_events, text_bytes;
 } ring_sizes;
 
-/* A step makes at most PROMPT, TOKEN and DONE per sequence, the last two with text. */
+/* A step makes at most BEGIN, PROMPT, TOKEN and DONE per sequence, the last two with text. */
+enum { EVENTS_PER_SEQ = 4 };
 static ring_sizes size_rings(int32_t seqs_max, size_t text_room) {
     const uint64_t n = (uint64_t)seqs_max;
-    return (ring_sizes){.n_events = 3 * n + SPARE_EVENTS,
+    return (ring_sizes){.n_events = EVENTS_PER_SEQ * n + SPARE_EVENTS,
                         .text_bytes = (2 * n + 1) * (text_room + 1) + n + SPARE_TEXT_BYTES};
 }
+
+static uint64_t mask_words(const neap_model *m) { return ((uint64_t)m->net.vocab + 31) / 32; }
 
 /* What the engine claims besides the forward. */
 static uint64_t own_bytes(const neap_model *m, const neap_engine_options *o, size_t token_bytes_max) {
     const ring_sizes rings = size_rings(o->seqs_max, neap_text_room(token_bytes_max, NEAP_STOP_BYTES_MAX));
-    const uint64_t per_seq = sizeof(neap_turn) + sizeof(neap_segment) + 2 * sizeof(neap_seq *) + sizeof(neap_seq);
+    const uint64_t per_seq = sizeof(neap_turn) + sizeof(neap_segment) + 3 * sizeof(neap_seq *) + sizeof(neap_seq);
     const uint64_t tokens = o->cache_tokens_max * sizeof(int32_t);
+    /* Waiting ones: prompts, and as much again for answers that they begin to write only when they run. */
+    const uint64_t queue =
+        o->queue_max > 0 ? (uint64_t)o->queue_max * sizeof(neap_seq) + o->queue_tokens_max * 2 * sizeof(int32_t) : 0;
     return sizeof(neap_engine) + neap_sampler_bytes(m->net.vocab) + (uint64_t)m->net.vocab * sizeof(int32_t) +
-           neap_events_bytes(rings.n_events, rings.text_bytes) + (uint64_t)o->seqs_max * per_seq + tokens;
+           mask_words(m) * sizeof(uint32_t) + neap_events_bytes(rings.n_events, rings.text_bytes) +
+           (uint64_t)o->seqs_max * per_seq + tokens + queue;
 }
 
 static neap_status measure(const neap_model *m, const neap_engine_options *o, neap_memory *memory) {
@@ -187,7 +222,10 @@ static neap_status claim_sampler(neap_engine *e) {
     NEAP_TRY(scan_tokens(e->model, &e->token_bytes_max, p, &n_unsampled));
     e->text_room = neap_text_room(e->token_bytes_max, NEAP_STOP_BYTES_MAX);
     neap_kernels_init(&e->kernels, e->model->cpu_flags);
-    return neap_sampler_init(&e->sampler, e->arena, &e->kernels, e->model->net.vocab, p, n_unsampled);
+    NEAP_TRY(neap_sampler_init(&e->sampler, e->arena, &e->kernels, e->model->net.vocab, p, n_unsampled));
+    NEAP_TRY(neap_arena_array(e->arena, (size_t)mask_words(e->model), sizeof(uint32_t), &p));
+    e->mask = p;
+    return NEAP_OK;
 }
 
 static neap_status claim_lists(neap_engine *e) {
@@ -197,6 +235,8 @@ static neap_status claim_lists(neap_engine *e) {
     e->running = p;
     NEAP_TRY(neap_arena_array(e->arena, n, sizeof(neap_seq *), &p));
     e->in_segment = p;
+    NEAP_TRY(neap_arena_array(e->arena, n, sizeof(neap_seq *), &p));
+    e->in_turn = p;
     NEAP_TRY(neap_arena_array(e->arena, n, sizeof(neap_turn), &p));
     e->turns = p;
     NEAP_TRY(neap_arena_array(e->arena, n, sizeof(neap_segment), &p));
@@ -213,7 +253,13 @@ static neap_status claim(neap_engine *e) {
     NEAP_TRY(neap_forward_create(&e->forward, e->model, &fo));
     const int64_t cache_total = neap_forward_cache_total(e->forward);
     if (cache_total < e->options.context_max) e->options.context_max = (int32_t)cache_total;
-    return NEAP_OK;
+    e->changes = 1;
+    e->has_states = neap_forward_state_bytes(e->model) > 0;
+    e->prefix = neap_forward_prefix(e->forward);
+    if (e->options.prefix_cache && e->prefix == NULL)
+        neap_log_write(&e->log, NEAP_LOG_WARN,
+                       "prefix_cache: nothing of this model can be kept; every prompt is computed");
+    return neap_prefix_use_open_disk(e);
 }
 
 neap_status neap_engine_create(neap_engine **out, const neap_model *m, const neap_engine_options *o) {
@@ -242,10 +288,14 @@ neap_status neap_engine_create(neap_engine **out, const neap_model *m, const nea
     e->log = log;
     NEAP_TRY_GOTO(claim(e));
     e->options.tuning = NULL; /* the caller's; the forward has a copy */
+    e->options.prefix_dir = NULL;
     *out = e;
     return NEAP_OK;
 fail:
-    if (e != NULL) neap_forward_destroy(e->forward);
+    if (e != NULL) {
+        neap_prefix_disk_close(e->disk);
+        neap_forward_destroy(e->forward);
+    }
     neap_arena_destroy(arena);
     return status;
 }
@@ -253,6 +303,8 @@ fail:
 void neap_engine_destroy(neap_engine *e) {
     if (e == NULL) return;
     assert(!e->is_stepping);
+    neap_prefix_disk_close(e->disk); /* it reads pages */
+    e->disk = NULL;
     while (e->first != NULL) neap_seq_destroy(e->first);
     neap_forward_destroy(e->forward);
     neap_arena_destroy(e->arena);
@@ -263,38 +315,73 @@ void neap_engine_destroy(neap_engine *e) {
 static void drop_finished(neap_engine *e) {
     int32_t n = 0;
     for (int32_t i = 0; i < e->n_running; i++) {
-        if (!e->running[i]->is_done) e->running[n++] = e->running[i];
+        neap_seq *s = e->running[i];
+        if (s->is_done) {
+            s->place = NEAP_SEQ_NOWHERE;
+            e->changes++;
+        } else {
+            e->running[n++] = s;
+        }
     }
     e->n_running = n;
 }
 
-static void finish_cancelled(neap_engine *e) {
+static bool have_room(const neap_engine *e, uint64_t n) {
+    return neap_events_have_room(&e->events, EVENTS_PER_SEQ * n, 2 * n * e->text_room, e->text_room);
+}
+
+/* The queue may hold more than there is room for events: the rest follows in the next step. True: somebody ended. */
+static bool finish_cancelled(neap_engine *e) {
+    bool changed = false;
     for (int32_t i = 0; i < e->n_running; i++) {
-        neap_seq *s = e->running[i];
-        if (atomic_load_explicit(&s->is_cancelled, memory_order_relaxed)) {
-            neap_seq_finish(s, NEAP_FINISH_CANCELLED, NEAP_CANCELLED);
-        }
+        if (!neap_seq_is_cancelled(e->running[i])) continue;
+        neap_seq_finish(e->running[i], NEAP_FINISH_CANCELLED, NEAP_CANCELLED);
+        changed = true;
     }
     drop_finished(e);
+    neap_seq *next = NULL;
+    for (neap_seq *s = e->queue_first; s != NULL; s = next) {
+        next = s->behind;
+        if (!neap_seq_is_cancelled(s)) continue;
+        if (!have_room(e, (uint64_t)e->options.seqs_max + 1)) break;
+        neap_seq_finish(s, NEAP_FINISH_CANCELLED, NEAP_CANCELLED);
+        changed = true;
+    }
+    return changed;
+}
+
+/* Tells those who have left the queue. */
+static bool begin_admitted(neap_engine *e) {
+    bool changed = false;
+    for (int32_t i = 0; i < e->n_running; i++) {
+        if (e->running[i]->has_begun) continue;
+        neap_seq_begin(e->running[i]);
+        changed = true;
+    }
+    return changed;
 }
 
 /* Deals the rows and fills the segments, in order of submission. Returns how many segments. */
 static int32_t plan_step(neap_engine *e) {
+    int32_t n_turns = 0;
     for (int32_t i = 0; i < e->n_running; i++) {
-        const neap_seq *s = e->running[i];
-        e->turns[i] = (neap_turn){.n_wanted = neap_seq_rows_left(s),
-                                  .is_decode = neap_seq_is_decoding(s),
-                                  .n_waited = s->n_waited,
-                                  .served = s->served};
+        neap_seq *s = e->running[i];
+        if (s->is_blocked || neap_seq_is_paused(s)) continue;
+        e->turns[n_turns] = (neap_turn){.n_wanted = neap_prefix_use_rows(s, neap_seq_rows_left(s)),
+                                        .is_decode = neap_seq_is_decoding(s),
+                                        .n_waited = s->n_waited,
+                                        .served = s->served};
+        e->in_turn[n_turns++] = s;
     }
-    neap_schedule(e->turns, e->n_running, e->options.batch_tokens_max, &e->clock);
+    neap_schedule(e->turns, n_turns, e->options.batch_tokens_max, &e->clock);
     int32_t n = 0;
-    for (int32_t i = 0; i < e->n_running; i++) {
-        e->running[i]->n_waited = e->turns[i].n_waited;
-        e->running[i]->served = e->turns[i].served;
+    for (int32_t i = 0; i < n_turns; i++) {
+        neap_seq *s = e->in_turn[i];
+        s->n_waited = e->turns[i].n_waited;
+        s->served = e->turns[i].served;
         if (e->turns[i].n_rows == 0) continue;
-        neap_seq_fill_segment(e->running[i], e->turns[i].n_rows, &e->segments[n]);
-        e->in_segment[n++] = e->running[i];
+        neap_seq_fill_segment(s, e->turns[i].n_rows, &e->segments[n]);
+        e->in_segment[n++] = s;
     }
     return n;
 }
@@ -324,18 +411,36 @@ static void free_deferred(neap_engine *e) {
     }
 }
 
+/* Everything between two runs of the model. True: something happened. */
+static bool rearrange(neap_engine *e) {
+    bool changed = finish_cancelled(e);
+    neap_prefix_use_settle(e);
+    neap_admission_grow(e);
+    drop_finished(e);
+    changed |= neap_admission_step(e);
+    changed |= begin_admitted(e);
+    return changed;
+}
+
 neap_status neap_step(neap_engine *e) {
     NEAP_CHECK(e != NULL, NEAP_INVALID_ARGUMENT, "the engine is NULL");
     NEAP_CHECK(!e->is_stepping, NEAP_INVALID_ARGUMENT, "neap_step was called from inside neap_step");
     neap_events_release(&e->events);
-    if (e->n_running == 0) return NEAP_AGAIN;
-    const uint64_t n = (uint64_t)e->n_running;
-    NEAP_CHECK(neap_events_have_room(&e->events, 3 * n, 2 * n * e->text_room, e->text_room), NEAP_BUSY,
+    if (e->n_running == 0 && e->n_waiting == 0) {
+        neap_prefix_use_settle(e);
+        return NEAP_AGAIN;
+    }
+    const int64_t n = (int64_t)e->n_running + e->n_waiting;
+    NEAP_CHECK(have_room(e, (uint64_t)(n < e->options.seqs_max ? n : e->options.seqs_max)), NEAP_BUSY,
                "%llu events wait; take them with neap_poll first",
                (unsigned long long)(e->events.tail - e->events.head));
-    finish_cancelled(e);
-    if (e->n_running == 0) return NEAP_OK;
+    const bool changed = rearrange(e);
     const int32_t n_segments = plan_step(e);
+    if (n_segments == 0) {
+        if (changed || !e->is_disk_loading) return changed ? NEAP_OK : NEAP_AGAIN;
+        neap_prefix_use_wait(e);
+        return NEAP_OK;
+    }
     e->is_stepping = true;
     const int64_t begin = neap_clock_ns();
     const neap_status status = neap_forward_run(e->forward, e->segments, n_segments);
@@ -366,6 +471,10 @@ neap_status neap_engine_statistics(const neap_engine *e, neap_engine_stats *out)
                "struct_size of the result is %zu, this library knows %zu", size, sizeof *out);
     int64_t used = 0; /* slots that finished sequences still hold are free for the asking */
     for (int32_t i = 0; i < e->n_running; i++) used += e->running[i]->cache_tokens;
+    neap_prefix_stats prefix = {0};
+    neap_prefix_disk_stats disk = {0};
+    if (e->prefix != NULL) neap_prefix_statistics(e->prefix, &prefix);
+    if (e->disk != NULL) neap_prefix_disk_statistics(e->disk, &disk);
     const neap_engine_stats stats = {.struct_size = size,
                                      .steps = e->n_steps,
                                      .rows = e->n_rows,
@@ -377,7 +486,22 @@ neap_status neap_engine_statistics(const neap_engine *e, neap_engine_stats *out)
                                      .cache_tokens_used = (uint64_t)used,
                                      .cache_tokens_total = (uint64_t)neap_forward_cache_total(e->forward),
                                      .forward_ns = e->forward_ns,
-                                     .plan_emissions = neap_forward_emissions(e->forward)};
+                                     .plan_emissions = neap_forward_emissions(e->forward),
+                                     .seqs_waiting = e->n_waiting,
+                                     .waiting_tokens = e->waiting_tokens,
+                                     .prefix_queries = e->n_prefix_tokens_asked,
+                                     .prefix_hits = e->n_prefix_tokens_found,
+                                     .prefix_requests = e->n_prefix_asked,
+                                     .prefix_found = e->n_prefix_found,
+                                     .prefix_tokens = (uint64_t)prefix.n_pages_only * NEAP_PAGE_ROWS,
+                                     .prefix_evicted = prefix.n_evicted_states + prefix.n_evicted_pages,
+                                     .checkpoints_used = prefix.n_states_used,
+                                     .checkpoints_total = prefix.n_states,
+                                     .preemptions = e->n_preemptions,
+                                     .disk_saves = disk.n_saved,
+                                     .disk_loads = disk.n_loaded,
+                                     .disk_rejects = disk.n_rejected,
+                                     .disk_bytes = disk.bytes};
     memcpy(out, &stats, size);
     return NEAP_OK;
 }

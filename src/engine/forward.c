@@ -13,6 +13,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 
 #include "engine/forward_internal.h"
@@ -28,12 +29,48 @@ static void fill_cache_specs(const neap_network *net, const neap_forward_options
     }
 }
 
-/* Pages in all: every sequence may leave its last page part empty. */
+/* Pages in all: every sequence may leave its last page part empty. With a prefix cache more than all sequences can fill
+ * is of use, and one that a prompt branches off in is there twice. */
 static int64_t pages_of(const neap_forward_options *o) {
-    int64_t whole = o->seqs_max * neap_forward_pages_for(o->context_max);
+    int64_t whole = o->seqs_max * neap_forward_pages_for(o->context_max) + (o->has_prefix ? o->seqs_max : 0);
     if (o->cache_tokens_max <= 0) return whole;
     int64_t asked = neap_forward_pages_for(o->cache_tokens_max) + o->seqs_max;
-    return asked < whole ? asked : whole;
+    return asked < whole || (o->has_prefix && asked <= INT32_MAX) ? asked : whole;
+}
+
+static neap_prefix_options prefix_options(const neap_forward_options *o) {
+    neap_prefix_options p = {.n_states = o->checkpoints, .n_nodes = (int32_t)pages_of(o), .hash_bits = 128};
+    if (getrandom(&p.hash_seed, sizeof p.hash_seed, GRND_NONBLOCK) == (ssize_t)sizeof p.hash_seed) return p;
+    struct timespec t; /* early in the life of a machine */
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    p.hash_seed = (uint64_t)t.tv_nsec << 32 ^ (uint64_t)t.tv_sec;
+    return p;
+}
+
+/* Values of the longest cached row. */
+static int64_t row_floats(const neap_cache_layer_spec *specs, int32_t n_layers) {
+    int64_t most = 1;
+    for (int32_t i = 0; i < n_layers; i++) {
+        int64_t latent = (int64_t)specs[i].latent.r + specs[i].latent.dr;
+        if (latent > most) most = latent;
+        if (specs[i].index.d > most) most = specs[i].index.d;
+    }
+    return most;
+}
+
+/* Bytes of the prefix cache, states apart from its books. */
+static bool prefix_bytes(const neap_cache_layer_spec *specs, const neap_model *m, const neap_forward_options *o,
+                         uint64_t *bytes) {
+    *bytes = 0;
+    if (!o->has_prefix) return true;
+    const neap_caches sketch = {.n_layers = m->net.n_layers,
+                                .n_slots = o->seqs_max,
+                                .n_pages = (int32_t)pages_of(o),
+                                .slot_pages_max = (int32_t)neap_forward_pages_for(o->context_max),
+                                .specs = specs};
+    const neap_prefix_options p = prefix_options(o);
+    if (!neap_prefix_bytes(&sketch, &p, bytes)) return false;
+    return !__builtin_add_overflow(*bytes, (uint64_t)row_floats(specs, m->net.n_layers) * sizeof(float) + 64, bytes);
 }
 
 static void forget_layouts(neap_stage stages[NEAP_STAGES]) {
@@ -73,6 +110,8 @@ neap_status neap_forward_memory(const neap_model *m, const neap_forward_options 
     neap_caches_size size;
     bool ok = neap_caches_bytes(p, m->net.n_layers, o->seqs_max, (int32_t)pages_of(o),
                                 (int32_t)neap_forward_pages_for(o->context_max), &size);
+    uint64_t prefix = 0;
+    ok = ok && prefix_bytes(p, m, o, &prefix) && !__builtin_add_overflow(size.state, prefix, &size.state);
     neap_mem_free(p);
     NEAP_CHECK(ok, NEAP_NO_MEMORY, "cache: size overflow");
     neap_stage stages[NEAP_STAGES];
@@ -123,6 +162,13 @@ static neap_status create_stages(neap_forward *f) {
     return NEAP_OK;
 }
 
+static neap_status create_prefix(neap_forward *f) {
+    if (!f->options.has_prefix) return NEAP_OK;
+    const neap_prefix_options p = prefix_options(&f->options);
+    NEAP_TRY(neap_forward_array(f->arena, row_floats(f->cache_specs, f->model->net.n_layers), sizeof *f->row, &f->row));
+    return neap_prefix_create(&f->prefix, f->arena, &f->caches, &p);
+}
+
 static neap_pin pin_of(int32_t pinning) {
     static const neap_pin pins[] = {NEAP_PIN_SPREAD, NEAP_PIN_NONE, NEAP_PIN_SPREAD, NEAP_PIN_FIXED};
     return pins[pinning];
@@ -153,6 +199,7 @@ neap_status neap_forward_create(neap_forward **out, const neap_model *m, const n
     fill_cache_specs(&m->net, o, f->cache_specs);
     NEAP_TRY_GOTO(neap_caches_create(&f->caches, arena, f->cache_specs, m->net.n_layers, o->seqs_max,
                                      (int32_t)pages_of(o), (int32_t)neap_forward_pages_for(o->context_max)));
+    NEAP_TRY_GOTO(create_prefix(f));
     int32_t few = o->n_threads, many = f->options.n_threads_batch;
     NEAP_TRY_GOTO(neap_team_create(&f->team, few > many ? few : many, pin_of(f->tuning.pinning)));
     NEAP_TRY_GOTO(create_stages(f));
@@ -180,6 +227,10 @@ neap_status neap_forward_open(neap_forward *f, int64_t n_tokens, int32_t *slot) 
     return neap_caches_open(&f->caches, n_tokens, slot);
 }
 
+neap_status neap_forward_extend(neap_forward *f, int32_t slot, int64_t n_tokens) {
+    return neap_caches_extend(&f->caches, slot, n_tokens);
+}
+
 neap_status neap_forward_close(neap_forward *f, int32_t slot) { return neap_caches_close(&f->caches, slot); }
 
 int64_t neap_forward_cache_used(const neap_forward *f) {
@@ -187,6 +238,55 @@ int64_t neap_forward_cache_used(const neap_forward *f) {
 }
 
 int64_t neap_forward_cache_total(const neap_forward *f) { return (int64_t)f->caches.n_pages * NEAP_PAGE_ROWS; }
+
+neap_prefix *neap_forward_prefix(neap_forward *f) { return f->prefix; }
+
+neap_caches *neap_forward_cache_books(neap_forward *f) { return &f->caches; }
+
+uint64_t neap_forward_state_bytes(const neap_model *m) {
+    uint64_t bytes = 0;
+    for (int32_t i = 0; i < m->net.n_layers; i++) {
+        if (m->net.layers[i].mixer != NEAP_MIXER_KDA) continue;
+        neap_cache_layer_spec c = neap_kda_cache(&m->net.layers[i].spec.kda);
+        bytes += (uint64_t)(c.state_floats + c.window_floats) * sizeof(float);
+    }
+    return bytes;
+}
+
+/* x - x is 0, or NaN where x is not finite; four sums, so that the loop is not one chain of additions. */
+static bool are_finite(const float *x, int64_t n) {
+    float sum[4] = {0, 0, 0, 0};
+    for (int64_t i = 0; i + 4 <= n; i += 4)
+        for (int k = 0; k < 4; k++) sum[k] += x[i + k] - x[i + k];
+    for (int64_t i = n & ~(int64_t)3; i < n; i++) sum[0] += x[i] - x[i];
+    return sum[0] + sum[1] + (sum[2] + sum[3]) == 0;
+}
+
+static bool rows_finite(neap_forward *f, int32_t layer, int32_t slot, int64_t first, int64_t end) {
+    const neap_cache_layer_spec *spec = &f->cache_specs[layer];
+    for (int64_t i = first; i < end; i++) {
+        if (spec->latent.r > 0) {
+            neap_caches_get_latent(&f->caches, layer, slot, i, f->row);
+            if (!are_finite(f->row, (int64_t)spec->latent.r + spec->latent.dr)) return false;
+        }
+        if (spec->index.d > 0) {
+            neap_caches_get_index(&f->caches, layer, slot, i, f->row);
+            if (!are_finite(f->row, spec->index.d)) return false;
+        }
+    }
+    return true;
+}
+
+bool neap_forward_is_finite(neap_forward *f, int32_t slot, int64_t first, int64_t end) {
+    for (int32_t i = 0; i < f->model->net.n_layers; i++) {
+        const neap_cache_layer_spec *spec = &f->cache_specs[i];
+        const neap_cache_layer *l = &f->caches.layers[i];
+        if (l->state && !are_finite(l->state + slot * spec->state_floats, spec->state_floats)) return false;
+        if (l->window && !are_finite(l->window + slot * spec->window_floats, spec->window_floats)) return false;
+        if (!rows_finite(f, i, slot, first, end)) return false;
+    }
+    return true;
+}
 
 /* ---- a step ---- */
 

@@ -6,6 +6,7 @@
 #ifndef NEAP_ENGINE_FORWARD_H
 #define NEAP_ENGINE_FORWARD_H
 
+#include "cache/prefix.h"
 #include "models/model.h"
 
 typedef struct neap_forward neap_forward;
@@ -17,6 +18,8 @@ typedef struct neap_forward_options {
     bool enable_taps, enable_trace, enable_hash;
     bool is_eager;                         /* no captured plans: every step emits its ops and runs them one by one */
     bool oversubscribe;                    /* all threads run, even where fewer CPUs may be used */
+    bool has_prefix;                       /* a prefix cache over the caches */
+    int32_t checkpoints;                   /* its recurrent states; 0 where a model has none */
     bool keeps_all;                        /* tests: no buffer of the step shares memory with another */
     neap_row_kind latent_kind, index_kind; /* of the caches */
     neap_x_form act, moe_act;              /* inputs of products: all but routed experts, routed experts */
@@ -44,10 +47,19 @@ void neap_forward_destroy(neap_forward *f);
 
 /* Reserves a slot with cache pages for n_tokens positions. NEAP_BUSY when there is none. */
 NEAP_MUST_CHECK neap_status neap_forward_open(neap_forward *f, int64_t n_tokens, int32_t *slot);
+/* More pages for an open slot, for n_tokens positions in all. NEAP_BUSY: nothing is taken. */
+NEAP_MUST_CHECK neap_status neap_forward_extend(neap_forward *f, int32_t slot, int64_t n_tokens);
 /* NEAP_INTERNAL: the books of the slot's pages were wrong (caches.h). The slot is closed all the same. */
 neap_status neap_forward_close(neap_forward *f, int32_t slot);
 int64_t neap_forward_cache_used(const neap_forward *f);  /* tokens */
 int64_t neap_forward_cache_total(const neap_forward *f); /* tokens */
+/* NULL without has_prefix. Slots are then opened, extended and closed through it. */
+neap_prefix *neap_forward_prefix(neap_forward *f);
+neap_caches *neap_forward_cache_books(neap_forward *f);
+/* Recurrent state of one sequence; 0: the model has none. */
+uint64_t neap_forward_state_bytes(const neap_model *m);
+/* No NaN or infinity in the slot's recurrent state and in the cached rows [first, end). */
+bool neap_forward_is_finite(neap_forward *f, int32_t slot, int64_t first, int64_t end);
 
 /* Runs one step. Segments must be of different slots; the sum of n_rows is at most batch_tokens_max. */
 NEAP_MUST_CHECK neap_status neap_forward_run(neap_forward *f, const neap_segment *segments, int32_t n_segments);

@@ -34,6 +34,8 @@ struct neap_forward {
     neap_team *team;
     neap_caches caches;
     neap_cache_layer_spec *cache_specs;
+    neap_prefix *prefix; /* NULL: none */
+    float *row;          /* one cached row, for neap_forward_is_finite; only with a prefix */
     neap_tuning tuning;
     neap_stage stages[NEAP_STAGES]; /* rows_max 0: this class does not exist */
     int32_t rows_max, seqs_max;

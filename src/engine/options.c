@@ -13,9 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache/prefix.h"
 #include "engine/sampler.h"
 #include "engine/text.h"
+#include "format/grammar.h"
 #include "format/utf8.h"
+#include "engine/pending.h"
 
 typedef enum neap_field_kind { FIELD_I32, FIELD_U64, FIELD_F32 } neap_field_kind;
 
@@ -53,6 +56,13 @@ static const neap_field engine_fields[] = {
     FIELD(neap_engine_options, plan, FIELD_I32, 0, NEAP_PLAN_EAGER, NEAP_PLAN_DEFAULT),
     FIELD(neap_engine_options, enable_trace, FIELD_I32, 0, 1, 0),
     FIELD(neap_engine_options, enable_hash, FIELD_I32, 0, 1, 0),
+    FIELD(neap_engine_options, queue_max, FIELD_I32, 0, 65536, 0),
+    FIELD(neap_engine_options, queue_tokens_max, FIELD_U64, 0, 0x1p48, 0),
+    FIELD(neap_engine_options, prefix_cache, FIELD_I32, 0, 1, 0),
+    FIELD(neap_engine_options, checkpoints_max, FIELD_I32, 0, 65536, 0),
+    FIELD(neap_engine_options, checkpoint_spacing, FIELD_I32, 0, 1048576, 0),
+    FIELD(neap_engine_options, prefix_dir_bytes_max, FIELD_U64, 0, U64_MAX, 0),
+    FIELD(neap_engine_options, optimistic, FIELD_I32, 0, 1, 0),
 };
 
 #define USES (NEAP_USE_INDEX | NEAP_USE_SHARED | NEAP_USE_MIXED)
@@ -72,6 +82,7 @@ static const neap_field request_fields[] = {
     FIELD(neap_request, max_tokens, FIELD_I32, 0, I32_MAX, I32_MAX), /* up to the context */
     FIELD(neap_request, ignore_eos, FIELD_I32, 0, 1, 0),
     FIELD(neap_request, all_logits, FIELD_I32, 0, 1, 0),
+    FIELD(neap_request, no_prefix, FIELD_I32, 0, 1, 0),
 };
 
 static const neap_field sampling_fields[] = {
@@ -228,6 +239,23 @@ static neap_status check_stops(const neap_request *r, bool has_tokenizer) {
     return NEAP_OK;
 }
 
+static neap_status check_prefix(const neap_request *r, int32_t grammar_vocab, int32_t vocab) {
+    NEAP_CHECK(r->space == NULL || strnlen(r->space, NEAP_SPACE_BYTES_MAX + 1) <= NEAP_SPACE_BYTES_MAX,
+               NEAP_INVALID_ARGUMENT, "space is longer than %d bytes", NEAP_SPACE_BYTES_MAX);
+    NEAP_CHECK(r->n_marks <= NEAP_MARKS_MAX, NEAP_INVALID_ARGUMENT, "n_marks is %zu; allowed is 0 .. %d", r->n_marks,
+               NEAP_MARKS_MAX);
+    NEAP_CHECK(r->n_marks == 0 || r->marks != NULL, NEAP_INVALID_ARGUMENT, "marks is NULL but has %zu entries",
+               r->n_marks);
+    for (size_t i = 0; i < r->n_marks; i++) {
+        const int32_t least = i == 0 ? 1 : r->marks[i - 1];
+        NEAP_CHECK(r->marks[i] >= least && (size_t)r->marks[i] <= r->n_tokens, NEAP_INVALID_ARGUMENT,
+                   "marks[%zu] is %d; allowed is %d .. %zu, ascending", i, r->marks[i], least, r->n_tokens);
+    }
+    NEAP_CHECK(grammar_vocab <= vocab, NEAP_INVALID_ARGUMENT, "the grammar knows %d tokens, the model %d",
+               grammar_vocab, vocab);
+    return NEAP_OK;
+}
+
 neap_status neap_request_take(neap_request *out, const neap_request *in, const neap_request_limits *limits) {
     NEAP_CHECK(in != NULL, NEAP_INVALID_ARGUMENT, "the request is NULL");
     neap_request_init(out);
@@ -243,6 +271,7 @@ neap_status neap_request_take(neap_request *out, const neap_request *in, const n
     NEAP_TRY(check_tokens(out->stop_tokens, out->n_stop_tokens, limits->vocab, "stop_tokens"));
     NEAP_TRY(check_bias(&out->sampling, limits->vocab));
     NEAP_TRY(check_stops(out, limits->has_tokenizer));
+    NEAP_TRY(check_prefix(out, out->grammar != NULL ? neap_grammar_vocab(out->grammar) : 0, limits->vocab));
     NEAP_CHECK(out->tap == NULL || limits->has_taps, NEAP_INVALID_ARGUMENT,
                "tap is set, but the engine was created without enable_taps");
     NEAP_CHECK(!out->all_logits || out->tap != NULL, NEAP_INVALID_ARGUMENT, "all_logits needs a tap to show them");

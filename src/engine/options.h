@@ -8,6 +8,7 @@
 
 #define NEAP_BIAS_MAX 1024
 #define NEAP_REQUEST_STOP_TOKENS_MAX 64
+#define NEAP_MARKS_MAX 65536
 
 /* What a request is checked against. */
 typedef struct neap_request_limits {

@@ -5,7 +5,7 @@
  *   bias              l[t] += b
  *   penalties         over the distinct tokens t of the last n of the whole history, c = how often:
  *                     l[t] = l[t] > 0 ? l[t] / r : l[t] * r;  l[t] -= c * frequency + presence
- *   forbidden         reserved ids and bias -inf drop out
+ *   forbidden         reserved ids, bias -inf and what a grammar does not allow drop out
  *   temperature 0     the largest l, lowest id among equals
  *   else              w = exp((l - max) / T); top-k keeps the k largest; top-p keeps the shortest run of them
  *                     (falling) whose sum reaches p of what top-k kept; min-p drops w < m * w_max; one is drawn
@@ -135,6 +135,15 @@ static void forbid(const neap_sampler *s, float *logits, const neap_sampling *ho
     for (int32_t i = 0; i < s->n_unsampled; i++) logits[s->unsampled[i]] = FORBIDDEN;
     for (size_t i = 0; i < how->n_bias; i++) {
         if (!isfinite(how->bias[i].bias)) logits[how->bias[i].token] = FORBIDDEN;
+    }
+    if (s->allowed == NULL) return;
+    for (int32_t id = 0; id < s->vocab; id++) {
+        const uint32_t word = s->allowed[id / 32];
+        if (word == UINT32_MAX && id % 32 == 0) {
+            id += 31; /* all of them */
+        } else if (!(word >> id % 32 & 1)) {
+            logits[id] = FORBIDDEN;
+        }
     }
 }
 
@@ -300,7 +309,8 @@ neap_status neap_sampler_draw(neap_sampler *s, float *logits, const neap_samplin
     assert(is_finite);
     (void)is_finite;
     const float max = logits[best];
-    NEAP_CHECK(max > FORBIDDEN, NEAP_INVALID_ARGUMENT, "the logit bias leaves no token to choose");
+    NEAP_CHECK(max > FORBIDDEN, NEAP_INVALID_ARGUMENT, "the logit bias%s leaves no token to choose",
+               s->allowed != NULL ? " together with the grammar" : "");
     if (how->temperature < TEMPERATURE_MIN) {
         out->token = (int32_t)best;
     } else {

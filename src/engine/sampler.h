@@ -26,6 +26,7 @@ typedef struct neap_sampler {
     neap_candidate *candidates; /* [vocab] scratch */
     int32_t *counts;            /* [vocab] scratch, all zero between calls */
     float *raw;                 /* [vocab] scratch: the row before bias and penalties */
+    const uint32_t *allowed;    /* bit i % 32 of [i / 32]: id i may come out of the next draw; NULL: all may */
 } neap_sampler;
 
 typedef struct neap_sample {

@@ -25,7 +25,7 @@ typedef struct said {
     size_t n_text;
     int64_t n_prompt_done, n_prompt_total;
     int32_t n_prompt_events;
-    bool is_done;
+    bool has_begun, is_done;
     neap_finish finish;
     neap_status status;
 } said;
@@ -71,6 +71,13 @@ static inline void hear(const neap_event *event) {
     said *s = event->user;
     if (s == NULL) return;
     assert_false(s->is_done); /* DONE is the last event of a sequence */
+    if (event->kind == NEAP_EVENT_BEGIN) {
+        assert_false(s->has_begun); /* once, before all others */
+        assert_int_equal(s->n_prompt_events + s->n_tokens, 0);
+        s->has_begun = true;
+        return;
+    }
+    assert_true(s->has_begun || (event->kind == NEAP_EVENT_DONE && s->n_tokens == 0));
     if (event->kind == NEAP_EVENT_PROMPT) {
         assert_int_equal(s->n_tokens, 0);
         assert_true(event->n_done > s->n_prompt_done);

@@ -130,6 +130,25 @@ neap_status neap_forward_open(neap_forward *f, int64_t n_tokens, int32_t *slot) 
     NEAP_FAIL(NEAP_BUSY, "no free slot");
 }
 
+neap_status neap_forward_extend(neap_forward *f, int32_t slot, int64_t n_tokens) {
+    const int64_t need = (n_tokens + 63) / 64 * 64;
+    DEMAND(slot >= 0 && slot < f->options.seqs_max && f->slots[slot].is_open);
+    DEMAND(need > f->slots[slot].reserved && n_tokens <= f->options.context_max);
+    NEAP_CHECK(need - f->slots[slot].reserved <= f->total - f->used, NEAP_BUSY, "no cache space for %lld tokens",
+               (long long)n_tokens);
+    f->used += need - f->slots[slot].reserved;
+    f->slots[slot].reserved = need;
+    return NEAP_OK;
+}
+
+/* The toy keeps no prefixes. */
+neap_prefix *neap_forward_prefix(neap_forward *f) { return (void)f, NULL; }
+neap_caches *neap_forward_cache_books(neap_forward *f) { return (void)f, NULL; }
+uint64_t neap_forward_state_bytes(const neap_model *m) { return (void)m, 0; }
+bool neap_forward_is_finite(neap_forward *f, int32_t slot, int64_t first, int64_t end) {
+    return (void)f, (void)slot, (void)first, (void)end, true;
+}
+
 neap_status neap_forward_close(neap_forward *f, int32_t slot) {
     DEMAND(slot >= 0 && slot < f->options.seqs_max);
     DEMAND(f->slots[slot].is_open);
