@@ -25,7 +25,7 @@
 #include "format/store_inner.h"
 
 static const char *const SUFFIXES[NEAP_STORE_KINDS] = {
-    [NEAP_STORE_WEIGHTS] = ".weights", [NEAP_STORE_TUNING] = ".tuning"};
+    [NEAP_STORE_WEIGHTS] = ".weights", [NEAP_STORE_TUNING] = ".tuning", [NEAP_STORE_PREFIX] = ".prefix"};
 static const char TEMPORARY[] = ".tmp";
 
 const char *neap_store_suffix(neap_store_kind kind) { return SUFFIXES[kind]; }
@@ -72,6 +72,7 @@ static const int DIRECTORY = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
 neap_status neap_store_open(neap_store *s, const char *path, bool create) {
     s->fd = -1;
+    neap_store_lend(s, NULL, 0);
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/') n--; /* behind a slash a link would be followed */
     NEAP_CHECK(n > 0 && n < sizeof s->path, NEAP_INVALID_ARGUMENT, "the name of the cache directory has %zu bytes", n);
@@ -100,6 +101,38 @@ neap_status neap_store_open(neap_store *s, const char *path, bool create) {
 void neap_store_close(neap_store *s) {
     if (s->fd >= 0) (void)close(s->fd);
     s->fd = -1;
+}
+
+/* ---- memory of readers and writers ---- */
+
+void neap_store_lend(neap_store *s, void *room, size_t bytes) {
+    s->room = room;
+    s->room_bytes = bytes;
+}
+
+enum { ROOM_ALIGN = 64 };
+
+uint64_t neap_store_room_bytes(uint64_t notes_bytes, uint64_t n_chunks) {
+    return NEAP_STORE_OBJECT + neap_store_head_bytes(64, notes_bytes, n_chunks) + n_chunks * sizeof(uint64_t) +
+           3 * ROOM_ALIGN;
+}
+
+neap_status neap_store_claim(neap_store_memory *m, size_t bytes, const char *shown, void **out) {
+    char need[NEAP_SIZE_TEXT], have[NEAP_SIZE_TEXT];
+    if (m->room == NULL) return neap_mem_alloc(bytes, out);
+    *out = NULL;
+    NEAP_CHECK(bytes <= m->bytes - m->used, NEAP_LIMIT, "%s: its head needs %s, there is room for %s", shown,
+               neap_size_text(bytes, need), neap_size_text(m->bytes - m->used, have));
+    *out = m->room + m->used;
+    memset(*out, 0, bytes);
+    m->used += bytes;
+    size_t gap = -m->used % ROOM_ALIGN;
+    m->used += gap < m->bytes - m->used ? gap : m->bytes - m->used;
+    return NEAP_OK;
+}
+
+void neap_store_give_back(const neap_store_memory *m, void *p) {
+    if (m->room == NULL) neap_mem_free(p);
 }
 
 const char *neap_store_stray(const struct stat *st) {

@@ -1,4 +1,5 @@
-/* A directory in which neap keeps files for itself: packed weights, tuning. Data only, never code or pointers.
+/* A directory in which neap keeps files for itself: packed weights, tuning, prefixes. Data only, never code or
+ * pointers.
  *
  * Safe against others: directory and files belong to this user, nobody else may write them, links are not followed.
  * Safe against accidents: every byte is under a checksum, a file appears whole or not at all, of several processes that
@@ -15,14 +16,26 @@
 typedef struct neap_store {
     int fd;
     char path[4096 - 8]; /* for messages */
+    void *room;          /* neap_store_lend */
+    size_t room_bytes;
 } neap_store;
 
 /* create: makes it and its parents (0700) when missing. NEAP_NOT_FOUND: missing; NEAP_UNSUPPORTED: not ours alone. */
 NEAP_MUST_CHECK neap_status neap_store_open(neap_store *s, const char *path, bool create);
 void neap_store_close(neap_store *s);
+/* From now on readers and writers of s live in this memory instead of memory of their own, one of them at a time; who
+ * needs more gets NEAP_LIMIT. For whoever may not allocate. */
+void neap_store_lend(neap_store *s, void *room, size_t bytes);
+/* What a file with so many bytes of notes, no origin to speak of (< 64 bytes) and so many chunks needs. */
+uint64_t neap_store_room_bytes(uint64_t notes_bytes, uint64_t n_chunks);
 
-typedef enum neap_store_kind { NEAP_STORE_WEIGHTS = 1, NEAP_STORE_TUNING = 2, NEAP_STORE_KINDS = 3 } neap_store_kind;
-/* ".weights", ".tuning": how names of this kind end. */
+typedef enum neap_store_kind {
+    NEAP_STORE_WEIGHTS = 1,
+    NEAP_STORE_TUNING = 2,
+    NEAP_STORE_PREFIX = 3,
+    NEAP_STORE_KINDS = 4
+} neap_store_kind;
+/* ".weights", ".tuning", ".prefix": how names of this kind end. */
 const char *neap_store_suffix(neap_store_kind kind);
 /* Kind of a file by its name; 0: not one of ours. is_temporary: one that is being written, or was. */
 int neap_store_kind_of(const char *name, bool *is_temporary);

@@ -11,7 +11,18 @@
 
 #include <sys/stat.h>
 
+#include "base/arena.h"
 #include "format/store.h"
+
+/* Where a reader or writer takes its memory from: what was lent to the store, else the heap. */
+typedef struct neap_store_memory {
+    char *room; /* 64-byte aligned; NULL: the heap */
+    size_t bytes, used;
+} neap_store_memory;
+/* Zeroed. */
+NEAP_MUST_CHECK neap_status neap_store_claim(neap_store_memory *m, size_t bytes, const char *shown, void **out);
+void neap_store_give_back(const neap_store_memory *m, void *p);
+enum { NEAP_STORE_OBJECT = 2048 }; /* no reader and no writer is larger */
 
 /* Why what lies under the name of a temporary was not made by a writer; NULL: it may have been. */
 const char *neap_store_stray(const struct stat *st);

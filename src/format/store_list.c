@@ -95,8 +95,10 @@ static neap_status read_all(const listing *l, const neap_store_reader *r) {
 /* Opens the file as its reader would; *r may be NULL afterwards. */
 static void look(const listing *l, const file *f, bool is_verified, neap_cache_entry *e, neap_store_reader **r,
                  char *text, size_t text_bytes) {
-    static const char *const kinds[NEAP_STORE_KINDS] = {
-        [0] = "unknown", [NEAP_STORE_WEIGHTS] = "weights", [NEAP_STORE_TUNING] = "tuning"};
+    static const char *const kinds[NEAP_STORE_KINDS] = {[0] = "unknown",
+                                                        [NEAP_STORE_WEIGHTS] = "weights",
+                                                        [NEAP_STORE_TUNING] = "tuning",
+                                                        [NEAP_STORE_PREFIX] = "prefix"};
     *r = NULL;
     *e = (neap_cache_entry){.struct_size = sizeof *e,
                             .name = f->name,

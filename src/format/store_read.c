@@ -13,11 +13,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/arena.h"
 #include "format/file.h"
 #include "format/store_inner.h"
 
 struct neap_store_reader {
+    neap_store_memory memory;
     int fd;
     char shown[512]; /* for messages */
     neap_store_about about;
@@ -26,6 +26,7 @@ struct neap_store_reader {
     uint64_t *at;                   /* [n_chunks] where each begins in the file */
     int64_t n_chunks;
 };
+_Static_assert(sizeof(neap_store_reader) <= NEAP_STORE_OBJECT, "what is lent is enough");
 
 static neap_status open_file(neap_store_reader *r, const neap_store *s, const char *name, uint64_t *bytes) {
     struct stat st;
@@ -97,9 +98,9 @@ static neap_status read_head(neap_store_reader *r, uint64_t bytes) {
     NEAP_TRY(neap_file_pread(r->fd, &h, sizeof h, 0, r->shown));
     NEAP_TRY(check_bounds(r, &h, bytes));
     void *p = NULL;
-    NEAP_TRY(neap_mem_alloc((size_t)h.head_bytes, &p));
+    NEAP_TRY(neap_store_claim(&r->memory, (size_t)h.head_bytes, r->shown, &p));
     r->head = p;
-    NEAP_TRY(neap_mem_alloc((size_t)h.n_chunks * sizeof *r->at, &p));
+    NEAP_TRY(neap_store_claim(&r->memory, (size_t)h.n_chunks * sizeof *r->at, r->shown, &p));
     r->at = p;
     NEAP_TRY(neap_file_pread(r->fd, r->head, (size_t)h.head_bytes, 0, r->shown));
     NEAP_CHECK(memcmp(r->head, &h, sizeof h) == 0, NEAP_BAD_FILE, "%s: changed while it was read", r->shown);
@@ -113,8 +114,10 @@ neap_status neap_store_reader_open(neap_store_reader **out, const neap_store *s,
     *out = NULL;
     void *p = NULL;
     uint64_t bytes = 0;
-    NEAP_TRY(neap_mem_alloc(sizeof(neap_store_reader), &p));
+    neap_store_memory memory = {.room = s->room, .bytes = s->room_bytes};
+    NEAP_TRY(neap_store_claim(&memory, sizeof(neap_store_reader), name, &p));
     neap_store_reader *r = p;
+    r->memory = memory;
     r->fd = -1;
     neap_status status = open_file(r, s, name, &bytes);
     if (status == NEAP_OK) status = read_head(r, bytes);
@@ -130,9 +133,10 @@ neap_status neap_store_reader_open(neap_store_reader **out, const neap_store *s,
 void neap_store_reader_close(neap_store_reader *r) {
     if (r == NULL) return;
     if (r->fd >= 0) (void)close(r->fd);
-    neap_mem_free(r->at);
-    neap_mem_free(r->head);
-    neap_mem_free(r);
+    const neap_store_memory memory = r->memory;
+    neap_store_give_back(&memory, r->at);
+    neap_store_give_back(&memory, r->head);
+    neap_store_give_back(&memory, r);
 }
 
 const neap_store_about *neap_store_reader_about(const neap_store_reader *r) { return &r->about; }

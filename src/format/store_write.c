@@ -22,7 +22,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/arena.h"
 #include "format/file.h"
 #include "format/store_inner.h"
 
@@ -31,6 +30,7 @@ static const uint64_t SPARE_BYTES = (uint64_t)1 << 30;
 enum { SPARE_SHARE = 50 };
 
 struct neap_store_writer {
+    neap_store_memory memory;
     int dir, fd;    /* dir is the store's */
     bool is_named;  /* the temporary is ours to remove */
     char name[200]; /* of the finished file */
@@ -41,6 +41,7 @@ struct neap_store_writer {
     uint64_t *at;
     int64_t n_chunks;
 };
+_Static_assert(sizeof(neap_store_writer) <= NEAP_STORE_OBJECT, "what is lent is enough");
 
 static bool is_still_named(const neap_store_writer *w) {
     struct stat mine, named;
@@ -134,9 +135,9 @@ static neap_status make_head(neap_store_writer *w, const neap_store_about *about
     uint64_t head_bytes = neap_store_head_bytes(n_origin, about->notes_bytes, (uint64_t)n_chunks);
     NEAP_CHECK(head_bytes <= NEAP_STORE_HEAD_MAX, NEAP_INVALID_ARGUMENT, "%s: too many chunks", w->shown);
     void *p = NULL;
-    NEAP_TRY(neap_mem_alloc((size_t)head_bytes, &p));
+    NEAP_TRY(neap_store_claim(&w->memory, (size_t)head_bytes, w->shown, &p));
     w->head = p;
-    NEAP_TRY(neap_mem_alloc((size_t)n_chunks * sizeof *w->at, &p));
+    NEAP_TRY(neap_store_claim(&w->memory, (size_t)n_chunks * sizeof *w->at, w->shown, &p));
     w->at = p;
     neap_store_head h = {.magic = NEAP_STORE_MAGIC,
                          .format = NEAP_STORE_FORMAT,
@@ -169,8 +170,10 @@ neap_status neap_store_writer_open(neap_store_writer **out, const neap_store *s,
     *out = NULL;
     void *p = NULL;
     uint64_t bytes = 0;
-    NEAP_TRY(neap_mem_alloc(sizeof(neap_store_writer), &p));
+    neap_store_memory memory = {.room = s->room, .bytes = s->room_bytes};
+    NEAP_TRY(neap_store_claim(&memory, sizeof(neap_store_writer), name, &p));
     neap_store_writer *w = p;
+    w->memory = memory;
     w->dir = s->fd;
     w->fd = -1;
     (void)snprintf(w->name, sizeof w->name, "%s", name);
@@ -237,9 +240,10 @@ void neap_store_writer_discard(neap_store_writer *w) {
     if (w == NULL) return;
     if (w->is_named && is_still_named(w)) (void)unlinkat(w->dir, w->temporary, 0); /* before the lock is gone */
     if (w->fd >= 0) (void)close(w->fd);
-    neap_mem_free(w->at);
-    neap_mem_free(w->head);
-    neap_mem_free(w);
+    const neap_store_memory memory = w->memory;
+    neap_store_give_back(&memory, w->at);
+    neap_store_give_back(&memory, w->head);
+    neap_store_give_back(&memory, w);
 }
 
 neap_status neap_store_put(const neap_store *s, const char *name, const neap_store_about *about, const void *data,
