@@ -324,14 +324,17 @@ static int32_t put_start(neap_prefix *p, int32_t slot, const char *space, int64_
     return root >= 0 ? root : neap_prefix_add_root(p, space);
 }
 
+/* The checkpoint at the offset of the node, or of a sibling that begins alike; -1: none. tokens: those of the node. */
+static int32_t existing_state(const neap_prefix *p, int32_t node, const int32_t *tokens, int32_t offset) {
+    int32_t state = neap_prefix_state_at(p, node, offset, false);
+    if (state >= 0 || offset == NEAP_PAGE_ROWS) return state;
+    int32_t sibling = covering_child(p, p->nodes[node].parent, tokens, offset);
+    return sibling >= 0 ? neap_prefix_state_at(p, sibling, offset, false) : -1;
+}
+
 /* A checkpoint of the slot's state at the offset; false: no room. */
 static bool put_state(neap_prefix *p, int32_t slot, int32_t node, int32_t offset) {
-    int32_t state = neap_prefix_state_at(p, node, offset, false);
-    if (state >= 0) {
-        p->states[state].last_use = p->clock;
-        return true;
-    }
-    state = neap_prefix_take_state(p);
+    int32_t state = neap_prefix_take_state(p);
     if (state < 0) return false;
     neap_caches_state_save(p->caches, slot, neap_prefix_state_bytes(p, state));
     neap_prefix_enter_state(p, state, node, offset);
@@ -362,10 +365,14 @@ neap_status neap_prefix_put(neap_prefix *p, int32_t slot, const char *space, con
     }
     bool can_begin = at >= n && status == NEAP_OK;
     int32_t offset = (int32_t)(n - (int64_t)p->nodes[node].level * NEAP_PAGE_ROWS);
-    if (can_begin && p->has_state)
-        can_begin = with_state ? put_state(p, slot, node, offset) : neap_prefix_state_at(p, node, offset, false) >= 0;
+    if (can_begin && p->has_state) {
+        int32_t state = existing_state(p, node, tokens + n - offset, offset);
+        if (state >= 0) p->states[state].last_use = p->clock;
+        can_begin = state >= 0 || (with_state && put_state(p, slot, node, offset));
+    }
     if (kept) *kept = can_begin;
-    int32_t full = p->nodes[node].n_tokens == NEAP_PAGE_ROWS || p->nodes[node].level < 0 ? node : p->nodes[node].parent;
+    /* (A node that is not entered up to its end may go on with other tokens.) */
+    int32_t full = p->nodes[node].level < 0 || at % NEAP_PAGE_ROWS == 0 ? node : p->nodes[node].parent;
     p->last[slot] = (neap_prefix_last){.node = full,
                                        .root = neap_prefix_root(p, space),
                                        .node_generation = p->nodes[full].generation,
