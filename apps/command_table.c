@@ -30,7 +30,7 @@ const neap_cli_command_info neap_cli_command_table[NEAP_CLI_COMMANDS] = {
          "(--drain-timeout); SIGHUP reads keys, hosts, time-outs and log settings again.\n"
          "Beyond this machine neap listens only with an API key, or with --insecure-no-auth.",
          "neap serve models/valley\n"
-         "neap serve models/valley --host 0.0.0.0 --api-key-file keys.txt --prefix-dir ~/.cache/neap-prefixes\n"
+         "neap serve models/valley --host 0.0.0.0 --api-key-file keys.txt --prefix-dir prefixes\n"
          "neap serve --config /etc/neap/neap.ini\n"
          "neap serve --check http://127.0.0.1:8080"},
     [NEAP_CLI_TOKENIZE] =

@@ -146,7 +146,7 @@ static void put_requests(const neap_server *s, neap_cli_text *out) {
 static void put_prefixes(const neap_engine_stats *e, neap_cli_text *out) {
     counter(out, "neap_prefix_cache_queries_total", e->prefix_queries, "Tokens of prompts looked for.");
     counter(out, "neap_prefix_cache_hits_total", e->prefix_hits, "Tokens of prompts found.");
-    counter(out, "neap_prefix_cache_requests_total", e->prefix_requests, "Requests that looked.");
+    counter(out, "neap_prefix_cache_lookups_total", e->prefix_requests, "Requests that looked.");
     counter(out, "neap_prefix_cache_found_total", e->prefix_found, "Requests that found something.");
     counter(out, "neap_prefix_cache_evicted_total", e->prefix_evicted, "States and pages given up for others.");
     gauge(out, "neap_prefix_cache_tokens", (double)e->prefix_tokens, "Tokens kept by the prefix cache alone.");
