@@ -19,6 +19,7 @@ from cli_shared import DATA, PROGRAM, SLOW, check, clean_environment
 
 VALLEY = os.path.abspath(os.path.join(DATA, "..", "..", "models", "valley"))
 DOCUMENTS = os.path.join(VALLEY, "documents")
+STOP = signal.SIGTERM
 
 
 def document(name="harvest.txt"):
@@ -310,7 +311,7 @@ class Server:
         self._reader.join(5)
         return code
 
-    def stop(self, number=signal.SIGTERM, seconds=60):
+    def stop(self, number=STOP, seconds=60):
         self.signal(number)
         code = self.wait(seconds)
         if code is None:
