@@ -219,15 +219,17 @@ static void report(const scan *s, size_t at, const char *wrong, neap_serve_probl
                            wrong, at);
 }
 
+int64_t neap_serve_nodes_max(const neap_server *s) {
+    neap_engine_options options = {.context_max = 0};
+    if (s->config.limits.json_nodes > 0) return s->config.limits.json_nodes;
+    if (s->backend != NULL) neap_backend_options_now(s->backend, &options);
+    return 4 * (int64_t)options.context_max + 65536;
+}
+
 json_t *neap_serve_json(const neap_server *s, const char *body, size_t n, neap_serve_problem *problem) {
     const neap_serve_limits *l = &s->config.limits;
-    scan walk = {.p = body, .n = n, .nodes_max = l->json_nodes, .depth_max = (size_t)l->json_depth};
+    scan walk = {.p = body, .n = n, .nodes_max = neap_serve_nodes_max(s), .depth_max = (size_t)l->json_depth};
     if (walk.depth_max > DEPTH_MAX) walk.depth_max = DEPTH_MAX;
-    if (walk.nodes_max <= 0) {
-        neap_engine_options options = {.context_max = 0};
-        if (s->backend != NULL) neap_backend_options_now(s->backend, &options);
-        walk.nodes_max = 4 * (int64_t)options.context_max + 65536;
-    }
     int failed = scan_whole(&walk);
     if (failed == 0) {
         skip_space(&walk);

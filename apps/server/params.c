@@ -146,6 +146,7 @@ static int read_members(neap_params_reader *r) {
     }
     for (const neap_param *f = neap_param_table; f->name != NULL; f++) {
         if (!f->is_required || (f->apis & (1u << r->api)) == 0) continue;
+        if (!r->wants_answer && strcmp(f->name, "max_tokens") == 0) continue;
         value = json_object_get(r->root, f->name);
         if (value == NULL || json_is_null(value))
             return neap_param_refuse(r, NEAP_ERROR_BAD_VALUE, f->name, "is required");
@@ -215,12 +216,14 @@ static int finish(neap_params_reader *r) {
     return code;
 }
 
-int neap_serve_params_read(neap_serve_params *p, const neap_server *s, neap_serve_api api, const char *body, size_t n,
-                           const neap_tokenizer *t, int32_t context_max, neap_serve_problem *problem) {
+int neap_params_read_prompt(neap_serve_params *p, const neap_server *s, neap_serve_api api, int wants_answer,
+                            const char *body, size_t n, const neap_tokenizer *t, int32_t context_max,
+                            neap_serve_problem *problem) {
     neap_params_reader r = {.p = p,
                             .s = s,
                             .limits = &s->config.limits,
                             .api = api,
+                            .wants_answer = wants_answer,
                             .tokenizer = t,
                             .context_max = context_max,
                             .vocab = t != NULL ? neap_tokenizer_vocab(t) : INT32_MAX,
@@ -237,6 +240,11 @@ int neap_serve_params_read(neap_serve_params *p, const neap_server *s, neap_serv
     if (code == 0) code = finish(&r);
     if (code != 0) neap_serve_params_free(p);
     return code;
+}
+
+int neap_serve_params_read(neap_serve_params *p, const neap_server *s, neap_serve_api api, const char *body, size_t n,
+                           const neap_tokenizer *t, int32_t context_max, neap_serve_problem *problem) {
+    return neap_params_read_prompt(p, s, api, 1, body, n, t, context_max, problem);
 }
 
 void neap_serve_params_free(neap_serve_params *p) {

@@ -10,6 +10,8 @@ typedef struct neap_raw {
     const char *p;
     size_t n;
 } neap_raw;
+/* Values in one body; also what /tokenize gives at most. */
+int64_t neap_serve_nodes_max(const neap_server *s);
 /* Of text that neap_serve_json has taken. 1: found. */
 int neap_raw_member(neap_raw object, const char *key, neap_raw *out);
 /* Elements one after the other; *at begins with 0. 0: no more. */
@@ -68,6 +70,7 @@ struct neap_params_reader {
     const neap_server *s;
     const neap_serve_limits *limits;
     neap_serve_api api;
+    int wants_answer; /* 0: only the prompt counts, so max_tokens may be absent */
     const neap_tokenizer *tokenizer;
     int32_t context_max, vocab;
     neap_serve_problem *problem;
@@ -80,6 +83,10 @@ struct neap_params_reader {
     int has_stream_options, wants_logprobs;
     int64_t top_logprobs, budget_tokens; /* -1: not said */
 };
+/* neap_serve_params_read, also for routes that only count or show the prompt. */
+int neap_params_read_prompt(neap_serve_params *p, const neap_server *s, neap_serve_api api, int wants_answer,
+                            const char *body, size_t n, const neap_tokenizer *t, int32_t context_max,
+                            neap_serve_problem *problem);
 /* Sets the problem and returns -1. */
 int neap_param_refuse(neap_params_reader *r, neap_serve_error e, const char *param, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
