@@ -21,7 +21,6 @@
 #include "base/clock.h"
 #include "engine/admission.h"
 #include "engine/prefix_use.h"
-#include "engine/pending.h"
 
 #define DEFAULT_CONTEXT_MAX 8192
 #define DEFAULT_PREFIX_DIR_BYTES (UINT64_C(8) << 30)
@@ -89,6 +88,7 @@ neap_forward_options neap_engine_forward_options(const neap_engine_options *o) {
                                   .is_eager = o->plan == NEAP_PLAN_EAGER,
                                   .oversubscribe = o->oversubscribe != 0,
                                   .has_prefix = o->prefix_cache != 0,
+                                  .has_prefix_dir = o->prefix_cache && o->prefix_dir != NULL,
                                   .checkpoints = o->checkpoints_max,
                                   .tuning = o->tuning,
                                   .latent_kind = latents[o->cache_type],

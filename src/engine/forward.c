@@ -17,9 +17,11 @@
 #include <time.h>
 
 #include "engine/forward_internal.h"
+#include "engine/prefix_disk.h"
 #include "runtime/cores.h"
 
 static const int64_t USABLE_EVERY_NS = 1000000000;
+enum { SPACES_MAX = 4096 };
 
 static void fill_cache_specs(const neap_network *net, const neap_forward_options *o, neap_cache_layer_spec *specs) {
     for (int32_t i = 0; i < net->n_layers; i++) {
@@ -39,7 +41,10 @@ static int64_t pages_of(const neap_forward_options *o) {
 }
 
 static neap_prefix_options prefix_options(const neap_forward_options *o) {
-    neap_prefix_options p = {.n_states = o->checkpoints, .n_nodes = (int32_t)pages_of(o), .hash_bits = 128};
+    /* Spaces have nodes, too. */
+    const int32_t n_pages = (int32_t)pages_of(o), n_spaces = n_pages < SPACES_MAX ? n_pages : SPACES_MAX;
+    const int32_t n_nodes = n_pages <= INT32_MAX - n_spaces ? n_pages + n_spaces : n_pages;
+    neap_prefix_options p = {.n_states = o->checkpoints, .n_nodes = n_nodes, .hash_bits = 128};
     if (getrandom(&p.hash_seed, sizeof p.hash_seed, GRND_NONBLOCK) == (ssize_t)sizeof p.hash_seed) return p;
     struct timespec t; /* early in the life of a machine */
     (void)clock_gettime(CLOCK_REALTIME, &t);
@@ -58,7 +63,7 @@ static int64_t row_floats(const neap_cache_layer_spec *specs, int32_t n_layers) 
     return most;
 }
 
-/* Bytes of the prefix cache, states apart from its books. */
+/* Bytes of the prefix cache, and of what copies it to a disk. */
 static bool prefix_bytes(const neap_cache_layer_spec *specs, const neap_model *m, const neap_forward_options *o,
                          uint64_t *bytes) {
     *bytes = 0;
@@ -69,7 +74,10 @@ static bool prefix_bytes(const neap_cache_layer_spec *specs, const neap_model *m
                                 .slot_pages_max = (int32_t)neap_forward_pages_for(o->context_max),
                                 .specs = specs};
     const neap_prefix_options p = prefix_options(o);
+    uint64_t disk = 0;
     if (!neap_prefix_bytes(&sketch, &p, bytes)) return false;
+    if (o->has_prefix_dir && !neap_prefix_disk_bytes(&sketch, &disk)) return false;
+    if (__builtin_add_overflow(*bytes, disk, bytes)) return false;
     return !__builtin_add_overflow(*bytes, (uint64_t)row_floats(specs, m->net.n_layers) * sizeof(float) + 64, bytes);
 }
 

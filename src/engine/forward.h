@@ -19,6 +19,7 @@ typedef struct neap_forward_options {
     bool is_eager;                         /* no captured plans: every step emits its ops and runs them one by one */
     bool oversubscribe;                    /* all threads run, even where fewer CPUs may be used */
     bool has_prefix;                       /* a prefix cache over the caches */
+    bool has_prefix_dir;                   /* the engine copies it to a disk; only announced here */
     int32_t checkpoints;                   /* its recurrent states; 0 where a model has none */
     bool keeps_all;                        /* tests: no buffer of the step shares memory with another */
     neap_row_kind latent_kind, index_kind; /* of the caches */

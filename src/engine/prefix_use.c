@@ -23,7 +23,6 @@
 #include <string.h>
 
 #include "engine/prefix_key.h"
-#include "engine/pending.h"
 
 enum {
     WORTH = 64,         /* tokens: for less nobody waits, and nothing is loaded */
