@@ -233,8 +233,6 @@ static void test_spaces(void **state) {
             compare(&q, "spaces", "a space");
             if (q.heard.n_cached != (round ? 99 : 0))
                 fail_msg("round %d, space %d: %lld cached", round, k, (long long)q.heard.n_cached);
-                         (int)q.heard.n_cached, (int)stats_of(e).prefix_evicted, (int)stats_of(e).prefix_tokens,
-                         (int)neap_forward_cache_used(e->forward), (int)neap_forward_cache_total(e->forward));
         }
     }
     q.request.space = "";
