@@ -7,6 +7,7 @@
 
 int neap_cli_run(const neap_cli_options *o);
 int neap_cli_chat(neap_cli_options *o);
+int neap_cli_serve(const neap_cli_options *o);
 int neap_cli_tokenize(const neap_cli_options *o);
 int neap_cli_info(const neap_cli_options *o);
 int neap_cli_plan_show(const neap_cli_options *o, const neap_model *m); /* of info */

@@ -15,7 +15,6 @@
 #include "commands.h"
 #include "neap.h"
 #include "report.h"
-#include "server/serve_config.h"
 #include "terminal.h"
 
 static int help(const neap_cli_options *o) {
@@ -46,15 +45,6 @@ static int version(void) {
     return NEAP_EXIT_OK;
 }
 
-static int serve(const neap_cli_options *o) {
-    if (o->serve.check != NULL) return neap_serve_check(o->serve.check);
-    if (o->serve.show_limits) {
-        neap_serve_limits_show(o);
-        return NEAP_EXIT_OK;
-    }
-    return NEAP_EXIT_INTERNAL; /* neap_cli_serve(o), with server/serve.c */
-}
-
 static int command(neap_cli_options *o) {
     if (o->version) return version();
     if (o->help && o->command != NEAP_CLI_HELP) {
@@ -64,7 +54,7 @@ static int command(neap_cli_options *o) {
     switch ((neap_cli_command)o->command) {
     case NEAP_CLI_RUN: return neap_cli_run(o);
     case NEAP_CLI_CHAT: return neap_cli_chat(o);
-    case NEAP_CLI_SERVE: return serve(o);
+    case NEAP_CLI_SERVE: return neap_cli_serve(o);
     case NEAP_CLI_TOKENIZE: return neap_cli_tokenize(o);
     case NEAP_CLI_INFO: return neap_cli_info(o);
     case NEAP_CLI_LOGITS: return neap_cli_logits(o);
