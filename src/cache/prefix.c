@@ -246,7 +246,6 @@ neap_status neap_prefix_open(neap_prefix *p, const char *space, const int32_t *t
         if (status == NEAP_OK) *n_usable = pt.position;
         if (pt.position % NEAP_PAGE_ROWS == 0) break;
     }
-    if (status == NEAP_OK) p->last[*slot].node = -1;
     return status;
 }
 

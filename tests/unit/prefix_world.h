@@ -74,6 +74,7 @@ typedef struct world {
         bool used;
         neap_prefix_hold h;
         entry what;
+        uint64_t sum; /* over all bytes */
     } holds[NEAP_PREFIX_HOLDS];
     entry room;
     bool room_open;
@@ -212,21 +213,23 @@ static void make_state(const world *w, const entry *e, uint8_t *out) {
     }
 }
 
-/* What is held has the bytes of its tokens. */
-static void verify_hold(const world *w, const neap_prefix_hold *h, const entry *e) {
+/* What is held has the bytes of its tokens; returns a sum over all of its bytes. */
+static uint64_t verify_hold(const world *w, const neap_prefix_hold *h, const entry *e) {
     static uint8_t have[8192], want[8192];
-    uint64_t bytes = neap_caches_page_bytes(&w->c);
+    uint64_t bytes = neap_caches_page_bytes(&w->c), sum = 0;
     assert_true(bytes <= sizeof have && h->n == e->n && h->n_pages == (e->n + 63) / 64);
     for (int32_t i = 0; i < h->n_pages; i++) {
         neap_caches_page_read(&w->c, h->pages[i], have);
         neap_caches_page_read(&w->c, h->pages[i], want);
         make_page(w, e, i, want); /* changes only rows before n, to what they must be */
         assert_memory_equal(have, want, (size_t)bytes);
+        for (uint64_t b = 0; b < bytes; b++) sum = mix(sum * 257 + have[b]);
     }
     assert_int_equal(h->state != NULL, w->has_state);
-    if (!w->has_state) return;
+    if (!w->has_state) return sum;
     make_state(w, e, want);
     assert_memory_equal(h->state, want, (size_t)neap_caches_state_bytes(&w->c));
+    return sum;
 }
 
 /* ---- the naive caches ---- */

@@ -1,5 +1,5 @@
-/* Page pools and slots: announced sizes, ownership and generations, refusal without side effects, reuse, neighbours,
- * poison; and arenas: alignment, counting, failure injection. Case A7; engine state F1, F8, F10. */
+/* Page pools and slots: announced sizes, ownership and generations, sharing, refusal without side effects, reuse,
+ * neighbours, poison; and arenas: alignment, counting, failure injection. Case A7; engine state F1, F8, F10. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -309,6 +309,178 @@ static void double_frees_are_found(void **state) {
     neap_arena_destroy(a);
 }
 
+/* ---- sharing ---- */
+
+/* The first pages of a slot may be another's: nobody but the owner writes them, and they live as long as anyone. */
+static void shared_pages_are_counted_and_not_written(void **state) {
+    (void)state;
+    neap_arena *a;
+    neap_caches c = make(&a, 3, 8, 5);
+    int32_t s0, s1, s2;
+    assert_int_equal(neap_caches_open(&c, 200, &s0), NEAP_OK); /* 4 pages */
+    int32_t first[2] = {neap_caches_table(&c, s0)[0], neap_caches_table(&c, s0)[1]};
+    assert_int_equal(neap_caches_open_shared(&c, 200, first, 2, &s1), NEAP_OK);
+    assert_int_equal(c.n_free, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(neap_caches_table(&c, s1)[i], first[i]);
+        assert_int_equal(c.references[first[i]], 2);
+        assert_int_equal(c.owner[first[i]], s0);
+    }
+    assert_int_equal(neap_caches_check_span(&c, s0, 0, 200), NEAP_OK); /* its owner goes on */
+    assert_int_equal(neap_caches_check_span(&c, s1, 127, 1), NEAP_INTERNAL);
+    assert_int_equal(neap_caches_check_span(&c, s1, 100, 100), NEAP_INTERNAL);
+    assert_int_equal(neap_caches_check_span(&c, s1, 128, 72), NEAP_OK);
+    assert_int_equal(neap_caches_check(&c, s1), NEAP_OK);
+    assert_int_equal(neap_caches_audit(&c), NEAP_OK);
+
+    neap_caches_retain_page(&c, first[0]); /* a tree */
+    assert_int_equal(neap_caches_close(&c, s0), NEAP_OK);
+    assert_int_equal(c.n_free, 4);
+    assert_int_equal(c.owner[first[0]], NEAP_PAGE_UNOWNED);
+    assert_int_equal(neap_caches_check(&c, s1), NEAP_OK);
+    assert_int_equal(neap_caches_check_span(&c, s1, 0, 1), NEAP_INTERNAL);
+    assert_int_equal(neap_caches_audit(&c), NEAP_OK);
+    assert_int_equal(neap_caches_open_shared(&c, 64, first, 1, &s2), NEAP_OK); /* nothing of its own */
+    assert_int_equal(c.n_free, 4);
+    assert_int_equal(neap_caches_close(&c, s1), NEAP_OK);
+    assert_int_equal(c.n_free, 7);
+    assert_int_equal(c.references[first[0]], 2);
+    assert_int_equal(neap_caches_close(&c, s2), NEAP_OK);
+    assert_int_equal(c.n_free, 7);
+    assert_int_equal(neap_caches_audit(&c), NEAP_OK);
+    neap_caches_release_page(&c, first[0]);
+    assert_int_equal(c.n_free, 8);
+    assert_int_equal(neap_caches_audit(&c), NEAP_OK);
+
+    /* refused, and nothing taken: a free page, one outside, more than there are, no room for the rest */
+    assert_int_equal(neap_caches_open(&c, 200, &s0), NEAP_OK);
+    const int32_t wrong[] = {c.free_pages[0], -1, 8};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(neap_caches_open_shared(&c, 100, &wrong[i], 1, &s1), NEAP_INTERNAL);
+        assert_int_equal(s1, -1);
+    }
+    int32_t page = neap_caches_table(&c, s0)[0];
+    assert_int_equal(neap_caches_open_shared(&c, 60, (int32_t[]){page, page}, 2, &s1), NEAP_INTERNAL);
+    assert_int_equal(neap_caches_open(&c, 200, &s2), NEAP_OK);
+    assert_int_equal(neap_caches_open_shared(&c, 65, &page, 1, &s1), NEAP_BUSY);
+    assert_int_equal(c.references[page], 1);
+    assert_int_equal(neap_caches_open_shared(&c, 64, &page, 1, &s1), NEAP_OK);
+    int32_t need;
+    assert_int_equal(neap_caches_need(&c, 64, &need), NEAP_BUSY); /* no slot */
+    assert_int_equal(neap_caches_close(&c, s1), NEAP_OK);
+    assert_int_equal(neap_caches_need(&c, 65, &need), NEAP_OK);
+    assert_int_equal(need, 2);
+    assert_int_equal(neap_caches_need(&c, 321, &need), NEAP_CONTEXT_FULL);
+    assert_int_equal(neap_caches_audit(&c), NEAP_OK);
+    neap_arena_destroy(a);
+}
+
+/* A shared page that went to somebody else: the place is right, the generation is not. */
+static void stale_shared_pages_are_found(void **state) {
+    (void)state;
+    neap_arena *a;
+    neap_caches c = make(&a, 3, 8, 4);
+    int32_t s0, s1, page, again;
+    assert_int_equal(neap_caches_take_page(&c, &page), NEAP_OK);
+    assert_int_equal(neap_caches_open_shared(&c, 100, &page, 1, &s0), NEAP_OK);
+    neap_caches_release_page(&c, page);
+    assert_int_equal(neap_caches_audit(&c), NEAP_OK);
+    c.references[page]--; /* a reference lost: the page is free too early, and taken */
+    c.owner[page] = ~c.n_free;
+    c.free_pages[c.n_free++] = page;
+    assert_int_equal(neap_caches_check(&c, s0), NEAP_INTERNAL);
+    assert_int_equal(neap_caches_audit(&c), NEAP_INTERNAL);
+    assert_int_equal(neap_caches_take_page(&c, &again), NEAP_OK);
+    assert_int_equal(again, page);
+    assert_int_equal(neap_caches_check(&c, s0), NEAP_INTERNAL);
+    assert_int_equal(neap_caches_close(&c, s0), NEAP_INTERNAL);
+    assert_int_equal(c.references[page], 1); /* whoever has it now keeps it */
+    assert_int_equal(neap_caches_audit(&c), NEAP_OK);
+
+    /* An entry that says "shared" of a page of the slot itself, or the other way round. */
+    assert_int_equal(neap_caches_open_shared(&c, 100, &page, 1, &s0), NEAP_OK);
+    c.slot_shared[s0] = 2;
+    assert_int_equal(neap_caches_check(&c, s0), NEAP_INTERNAL);
+    assert_int_equal(neap_caches_check_span(&c, s0, 64, 1), NEAP_INTERNAL);
+    c.slot_shared[s0] = 0;
+    assert_int_equal(neap_caches_check(&c, s0), NEAP_INTERNAL);
+    c.slot_shared[s0] = 1;
+    assert_int_equal(neap_caches_check(&c, s0), NEAP_OK);
+    /* A reference too many is a page lost. */
+    c.references[page]++;
+    assert_int_equal(neap_caches_audit(&c), NEAP_INTERNAL);
+    c.references[page]--;
+    assert_int_equal(neap_caches_audit(&c), NEAP_OK);
+    assert_int_equal(neap_caches_open(&c, 200, &s1), NEAP_OK);
+    neap_arena_destroy(a);
+}
+
+static void slots_grow(void **state) {
+    (void)state;
+    neap_arena *a;
+    neap_caches c = make(&a, 2, 6, 5);
+    int32_t s0, s1;
+    assert_int_equal(neap_caches_open(&c, 1, &s0), NEAP_OK);
+    assert_int_equal(neap_caches_open(&c, 65, &s1), NEAP_OK);
+    assert_int_equal(neap_caches_check_span(&c, s0, 64, 1), NEAP_INTERNAL);
+    assert_int_equal(neap_caches_extend(&c, s0, 64), NEAP_OK); /* nothing to do */
+    assert_int_equal(c.n_free, 3);
+    assert_int_equal(neap_caches_extend(&c, s0, 130), NEAP_OK);
+    assert_int_equal(c.slot_pages[s0], 3);
+    assert_int_equal(neap_caches_check_span(&c, s0, 0, 192), NEAP_OK);
+    assert_int_equal(neap_caches_extend(&c, s0, 257), NEAP_BUSY);
+    assert_int_equal(c.slot_pages[s0], 3);
+    assert_int_equal(neap_caches_extend(&c, s0, 321), NEAP_CONTEXT_FULL);
+    assert_int_equal(neap_caches_extend(&c, s0, 0), NEAP_CONTEXT_FULL);
+    assert_int_equal(neap_caches_extend(&c, 2, 10), NEAP_INTERNAL);
+    assert_int_equal(neap_caches_close(&c, s1), NEAP_OK);
+    assert_int_equal(neap_caches_extend(&c, s1, 10), NEAP_INTERNAL);
+    assert_int_equal(neap_caches_extend(&c, s0, 320), NEAP_OK);
+    assert_int_equal(c.n_free, 1);
+    assert_int_equal(neap_caches_audit(&c), NEAP_OK);
+    int32_t right = c.free_pages[0];
+    c.free_pages[0] = neap_caches_table(&c, s0)[0];
+    assert_int_equal(neap_caches_take_page(&c, &s1), NEAP_INTERNAL);
+    c.free_pages[0] = right;
+    assert_int_equal(neap_caches_close(&c, s0), NEAP_OK);
+    assert_int_equal(c.n_free, 6);
+    neap_arena_destroy(a);
+}
+
+/* Bytes out and in: all of a page and of a slot, and nothing else. */
+static void copies_are_complete(void **state) {
+    (void)state;
+    enum { PAGE = 64 * (91 + 33 + 160 + 64 + 288 + 128 + 91), STATE = 112 * 4 };
+    static uint8_t bytes[PAGE], back[PAGE], pattern[PAGE];
+    neap_arena *a;
+    neap_caches c = make(&a, 3, 4, 2);
+    assert_int_equal(neap_caches_page_bytes(&c), PAGE);
+    assert_int_equal(neap_caches_state_bytes(&c), STATE);
+    for (int i = 0; i < PAGE; i++) pattern[i] = (uint8_t)(i * 7 + i / 251);
+    memset(bytes, 0x11, sizeof bytes);
+    for (int32_t p = 0; p < 4; p++) neap_caches_page_write(&c, p, bytes);
+    neap_caches_page_write(&c, 1, pattern);
+    neap_caches_page_copy(&c, 3, 1);
+    for (int32_t p = 0; p < 4; p++) {
+        neap_caches_page_read(&c, p, back);
+        assert_memory_equal(back, p % 2 ? pattern : bytes, PAGE);
+    }
+    /* in the order of layers, latents before index keys */
+    assert_memory_equal(c.layers[1].latents + c.layers[1].latent_page_bytes, pattern, 64 * 91);
+    assert_memory_equal(c.layers[4].latents + c.layers[4].latent_page_bytes, pattern + PAGE - 64 * 91, 64 * 91);
+    int32_t s[3];
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(neap_caches_open(&c, 1, &s[i]), NEAP_OK);
+        neap_caches_state_load(&c, s[i], i == 1 ? pattern : bytes);
+    }
+    for (int i = 0; i < 3; i++) {
+        neap_caches_state_save(&c, s[i], back);
+        assert_memory_equal(back, i == 1 ? pattern : bytes, STATE);
+    }
+    assert_memory_equal(c.layers[0].window + 12 * s[1], pattern + 400, 48);
+    neap_arena_destroy(a);
+}
+
 static bool all_bytes(const void *p, size_t n, int byte) {
     for (size_t i = 0; i < n; i++)
         if (((const unsigned char *)p)[i] != byte) return false;
@@ -404,12 +576,21 @@ static void allocations_are_counted_and_can_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pools_have_the_announced_size),        cmocka_unit_test(pages_have_one_owner),
-        cmocka_unit_test(random_opens_and_closes_keep_books),   cmocka_unit_test(rows_follow_the_page_table),
-        cmocka_unit_test(far_pages_have_64_bit_places),         cmocka_unit_test(neighbours_keep_every_byte),
-        cmocka_unit_test(stale_and_foreign_pages_are_found),    cmocka_unit_test(double_frees_are_found),
-        cmocka_unit_test(poison_reaches_what_is_taken),         cmocka_unit_test(arena_gives_aligned_zeroed_memory),
+        cmocka_unit_test(pools_have_the_announced_size),
+        cmocka_unit_test(pages_have_one_owner),
+        cmocka_unit_test(random_opens_and_closes_keep_books),
+        cmocka_unit_test(rows_follow_the_page_table),
+        cmocka_unit_test(far_pages_have_64_bit_places),
+        cmocka_unit_test(neighbours_keep_every_byte),
+        cmocka_unit_test(stale_and_foreign_pages_are_found),
+        cmocka_unit_test(double_frees_are_found),
+        cmocka_unit_test(poison_reaches_what_is_taken),
+        cmocka_unit_test(arena_gives_aligned_zeroed_memory),
         cmocka_unit_test(allocations_are_counted_and_can_fail),
+        cmocka_unit_test(shared_pages_are_counted_and_not_written),
+        cmocka_unit_test(stale_shared_pages_are_found),
+        cmocka_unit_test(slots_grow),
+        cmocka_unit_test(copies_are_complete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

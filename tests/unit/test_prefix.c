@@ -131,7 +131,7 @@ static void step_compute(world *w, int i) {
 static void step_hold(world *w) {
     int k = pick(NEAP_PREFIX_HOLDS);
     if (w->holds[k].used) {
-        verify_hold(w, &w->holds[k].h, &w->holds[k].what);
+        assert_true(verify_hold(w, &w->holds[k].h, &w->holds[k].what) == w->holds[k].sum); /* nobody wrote */
         neap_prefix_release(w->p, &w->holds[k].h);
         w->holds[k].used = false;
     } else if (w->n_seen > 0) {
@@ -143,7 +143,7 @@ static void step_hold(world *w) {
         if (status != NEAP_BUSY) assert_int_equal(status, m.n_usable == e->n ? NEAP_OK : NEAP_NOT_FOUND);
         if (status == NEAP_BUSY) assert_true(w->c.n_free == 0); /* no page for the copy */
         w->holds[k].used = status == NEAP_OK;
-        if (status == NEAP_OK) verify_hold(w, &w->holds[k].h, e);
+        if (status == NEAP_OK) w->holds[k].sum = verify_hold(w, &w->holds[k].h, e);
     }
     audit(w);
 }
