@@ -441,9 +441,9 @@ void neap_serve_reload(neap_server *s) {
         neap_serve_log(NEAP_LOG_ERROR, "reload", "settings are wrong, the old ones stay (standard error says what)");
         return;
     }
-    say_unchanged(&c->cli, again);
     take_again(c, &fresh);
     neap_serve_log_open(c);
+    say_unchanged(&c->cli, again);
     a->again = again;
     access_use(c, a); /* frees the strings of the last reload: nothing may point into them any more */
     neap_serve_log(NEAP_LOG_INFO, "reload", "settings read again: %zu API keys, %zu allowed hosts, %zu origins",

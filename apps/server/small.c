@@ -277,6 +277,12 @@ void neap_serve_props(neap_serve_call *c) {
 
 void neap_serve_metrics_route(neap_serve_call *c) {
     neap_cli_text out = {0};
+    if (!c->server->config.metrics) {
+        neap_serve_problem p;
+        neap_serve_problem_set(&p, NEAP_ERROR_NO_ROUTE, "", "there is nothing at this path");
+        neap_serve_fail(c->server, c->x, &p, 0);
+        return;
+    }
     neap_serve_metrics_text(c->server, &out);
     neap_http_reply(c->x, 200, "text/plain; version=0.0.4", neap_cli_text_string(&out), out.n);
     neap_cli_text_free(&out);
