@@ -92,10 +92,16 @@ static bool lay_out(neap_prefix_disk *d, char *base, uint64_t *bytes) {
     return true;
 }
 
+/* From the specs alone, so that it can be announced before there are caches. */
 static neap_prefix_shape shape_of(const neap_caches *c) {
-    return (neap_prefix_shape){.page_bytes = neap_caches_page_bytes(c),
-                               .state_bytes = neap_caches_state_bytes(c),
-                               .n_max = (int64_t)c->slot_pages_max * NEAP_PAGE_ROWS};
+    neap_prefix_shape s = {.state_bytes = neap_caches_state_bytes(c),
+                           .n_max = (int64_t)c->slot_pages_max * NEAP_PAGE_ROWS};
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        const neap_cache_layer_spec *l = &c->specs[i];
+        if (l->latent.r > 0) s.page_bytes += (uint64_t)neap_latent_page_bytes(&l->latent);
+        if (l->index.d > 0) s.page_bytes += (uint64_t)neap_index_page_bytes(&l->index);
+    }
+    return s;
 }
 
 bool neap_prefix_disk_bytes(const neap_caches *c, uint64_t *bytes) {
@@ -262,6 +268,7 @@ neap_status neap_prefix_disk_open(neap_prefix_disk **out, neap_prefix *p, neap_c
     d->caches = c;
     d->store.fd = -1;
     d->shape = shape_of(c);
+    assert(d->shape.page_bytes == neap_caches_page_bytes(c));
     memcpy(d->shape.model, o->model_key, sizeof d->shape.model);
     d->bytes_max = o->bytes_max;
     d->log = o->log;

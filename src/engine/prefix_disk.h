@@ -26,7 +26,7 @@ typedef struct neap_prefix_disk_options {
     neap_log log;
 } neap_prefix_disk_options;
 
-/* What open claims; false on overflow. */
+/* What open claims; false on overflow. Of c: n_layers, specs and slot_pages_max. */
 bool neap_prefix_disk_bytes(const neap_caches *c, uint64_t *bytes);
 /* Lists the directory (headers only), sweeps temporaries of dead processes. NEAP_IO and others: the directory cannot be
  * used; whoever calls warns and goes on without. */
