@@ -49,7 +49,11 @@ fmt:
 install: all
 	@cmake --install $(BUILD)
 
+# A Debian package with unit file and settings: build/neap_VERSION_amd64.deb
+deb: all
+	@cd $(BUILD) && cpack -G DEB
+
 clean:
 	@rm -rf build build-*
 
-.PHONY: all check bench bench-compare bench-check accuracy demo asan tsan scalar fmt install clean
+.PHONY: all check bench bench-compare bench-check accuracy demo asan tsan scalar fmt install deb clean
