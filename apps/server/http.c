@@ -182,7 +182,10 @@ void neap_http_destroy(neap_http *s) {
     if (s->wake != NULL) event_free(s->wake);
     if (s->relisten != NULL) event_free(s->relisten);
     if (s->wake_fd >= 0) close(s->wake_fd);
-    if (s->base != NULL) event_base_free(s->base);
+    if (s->base != NULL) {
+        (void)event_base_loop(s->base, EVLOOP_NONBLOCK); /* libevent frees closed streams from its loop */
+        event_base_free(s->base);
+    }
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
@@ -207,6 +210,11 @@ struct event_base *neap_http_base(neap_http *s) {
 }
 
 /* ---- an exchange ---- */
+
+void neap_http_own(neap_http_exchange *x) {
+    x->n_references += !x->is_owned;
+    x->is_owned = 1;
+}
 
 void neap_http_unreference(neap_http_exchange *x) {
     assert(x->n_references > 0);

@@ -127,7 +127,8 @@ static void finish(neap_http_exchange *x) {
         }
         neap_http_connection_kick(c);
     }
-    if (x->is_known) neap_http_unreference(x);
+    x->is_owned = 0;
+    neap_http_unreference(x);
 }
 
 /* ---- heads ---- */
@@ -156,6 +157,7 @@ static void begin(neap_http_exchange *x, int32_t status, const char *type, int64
     neap_http_connection *c = x->connection;
     assert(!x->is_begun && !x->is_ended);
     settle_body(x);
+    neap_http_own(x);
     x->is_begun = 1;
     x->status = status;
     int has_none = status == 204 || status == 304;

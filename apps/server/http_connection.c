@@ -210,7 +210,6 @@ static void count_body(neap_http_connection *c, neap_http_exchange *x) {
 static void on_head(neap_http_connection *c, neap_http_exchange *x) {
     neap_http *s = c->http;
     x->is_known = 1;
-    x->n_references++;
     s->n_exchanges++;
     make_id(x);
     c->read_since = neap_http_now();
@@ -228,7 +227,9 @@ static void on_complete(neap_http_connection *c, neap_http_exchange *x) {
     neap_http *s = c->http;
     c->reading = NULL;
     x->owes_continue = 0;
-    if (!x->is_begun) s->handler.request(s->handler.user, x);
+    if (x->is_begun) return;
+    neap_http_own(x);
+    s->handler.request(s->handler.user, x);
 }
 
 /* One step of reading: 0 when it needs more bytes or may not go on. */
@@ -317,23 +318,31 @@ static void on_kick(evutil_socket_t fd, short what, void *user) {
     settle(user);
 }
 
-static void on_closed(evutil_socket_t fd, short what, void *user) {
-    (void)fd, (void)what;
-    neap_http_connection_close(user);
-}
-
-static void on_event(struct bufferevent *stream, short what, void *user) {
-    neap_http_connection *c = user;
-    (void)stream;
-    if (what & BEV_EVENT_CONNECTED) return; /* TLS is up */
-    int owes = c->reading != NULL;
+/* The client has shut down its sending side, at least. What it was answered is sent; when more is owed, it is gone. */
+static void on_left(neap_http_connection *c) {
+    int owes = c->reading != NULL || c->first == NULL;
     for (const neap_http_exchange *x = c->first; x != NULL; x = x->next) owes |= !x->is_ended;
-    if (!(what & BEV_EVENT_EOF) || owes || c->first == NULL) {
+    if (owes) {
         neap_http_connection_close(c);
         return;
     }
+    event_del(c->closed);
     c->has_eof = c->is_last = 1;
     settle(c);
+}
+
+static void on_closed(evutil_socket_t fd, short what, void *user) {
+    (void)fd, (void)what;
+    on_left(user);
+}
+
+static void on_event(struct bufferevent *stream, short what, void *user) {
+    (void)stream;
+    if (what & BEV_EVENT_CONNECTED) return; /* TLS is up */
+    if (what & BEV_EVENT_EOF)
+        on_left(user);
+    else
+        neap_http_connection_close(user);
 }
 
 void neap_http_connection_kick(neap_http_connection *c) { event_active(c->kick, EV_TIMEOUT, 0); }

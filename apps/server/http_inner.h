@@ -94,6 +94,7 @@ struct neap_http_exchange {
     void (*full)(void *user, int is_full);
     void *watch_user;
     int is_known; /* the handler has seen it */
+    int is_owned; /* and will end it */
     int is_begun, is_stream, is_chunked, is_bodiless, is_ended;
     int skips_body;    /* answered before the body came, which is too long to read */
     int owes_continue; /* 100, when its turn comes */
@@ -105,6 +106,7 @@ struct neap_http_exchange {
 double neap_http_now(void);
 
 /* http.c */
+void neap_http_own(neap_http_exchange *x); /* from its request, or the beginning of an answer */
 void neap_http_unreference(neap_http_exchange *x);
 
 /* http_connection.c */
