@@ -470,6 +470,31 @@ static void what_is_used_stays(void **state) {
     unmake(w);
 }
 
+/* Without recurrent layers the prompt that was used longest ago goes first, from its end; with them a long prompt is
+ * worth more than several short ones that came later. */
+static void the_least_valuable_goes_first(void **state) {
+    (void)state;
+    static int32_t t[20][MAX];
+    for (int i = 0; i < 20; i++) fill(t[i], 0, MAX, i);
+    world *w = make(ATTENTION, 1, 8, 0, 128);
+    for (int i = 0; i < 4; i++) assert_int_equal(run(w, "", t[i], 128, 0), 0);
+    assert_int_equal(run(w, "", t[0], 128, 0), 127); /* used again */
+    assert_int_equal(run(w, "", t[4], 64, 0), 0);
+    static const int64_t first[] = {128, 64, 128, 128, 64}, then[] = {128, 0, 64, 128, 64, 128};
+    for (int i = 0; i < 5; i++) assert_int_equal(find(w, "", t[i], 128).n_usable, first[i]);
+    assert_int_equal(run(w, "", t[5], 128, 0), 0);
+    for (int i = 0; i < 6; i++) assert_int_equal(find(w, "", t[i], 128).n_usable, then[i]);
+    unmake(w);
+
+    w = make(HYBRID, 4, 12, 20, 128);
+    assert_int_equal(run(w, "", t[0], 300, 0), 0);
+    for (int i = 1; i <= 10; i++) assert_int_equal(run(w, "", t[i], 20, 0), 0);
+    assert_int_equal(stats_of(w).n_evicted_pages, 3);
+    assert_int_equal(find(w, "", t[0], 300).n_usable, 300);
+    for (int i = 1; i <= 10; i++) assert_int_equal(find(w, "", t[i], 20).n_usable, i <= 3 ? 0 : 20);
+    unmake(w);
+}
+
 static void wrong_calls_are_refused(void **state) {
     (void)state;
     world *w = make(HYBRID, 4, 10, 4, 128);
@@ -496,6 +521,10 @@ static void wrong_calls_are_refused(void **state) {
     assert_int_equal(neap_prefix_put(w->p, slot, "", t, 72, true, &kept), NEAP_INTERNAL);
     assert_int_equal(neap_prefix_put(w->p, slot, "q", t, 72, true, &kept), NEAP_INTERNAL);
     audit(w);
+    t[66]--;
+    assert_int_equal(find(w, "", t, 70).n_usable, 70);
+    assert_int_equal(neap_prefix_open(w->p, "", t, 70, 65, &slot, &n), NEAP_OK); /* no more than there is room for */
+    assert_int_equal(n, 0);
     assert_int_equal(neap_prefix_open(w->p, "", t, 70, MAX + 1, &slot, &n), NEAP_CONTEXT_FULL);
     assert_int_equal(neap_prefix_extend(w->p, 5, 100), NEAP_INTERNAL);
     assert_int_equal(neap_prefix_extend(w->p, -1, 100), NEAP_INTERNAL);
@@ -569,6 +598,7 @@ int main(void) {
         cmocka_unit_test(twins_do_not_disturb_each_other),
         cmocka_unit_test(checkpoints_thin_out_geometrically),
         cmocka_unit_test(what_is_used_stays),
+        cmocka_unit_test(the_least_valuable_goes_first),
         cmocka_unit_test(wrong_calls_are_refused),
         cmocka_unit_test(memory_is_as_announced),
         cmocka_unit_test(hash_is_siphash),
