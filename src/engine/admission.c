@@ -10,8 +10,8 @@
  *                 later computes all its known tokens again (or finds them in the prefix cache), to the same bits. The
  *                 oldest that can move never gives way, and alone it has all pages there are: somebody always advances.
  *
- * A sequence is admitted beside others only while a page is left for each of them to grow into: else the same one would
- * come and go without an end.
+ * A sequence is admitted beside others only while a page is left for every fourth of them to grow into: else the same one
+ * would come and go at every step.
  *
  * Called by engine.c and sequence.c. Owns nothing; allocates nothing. */
 #include "engine/admission.h"
@@ -19,6 +19,8 @@
 #include <assert.h>
 
 #include "engine/prefix_use.h"
+
+enum { GROWING = 4 };
 
 /* ---- lists ---- */
 
@@ -115,7 +117,7 @@ static void reclaim_for(neap_engine *e, int64_t pages) {
 static bool leaves_room_to_grow(const neap_seq *s, int64_t pages) {
     neap_engine *e = s->engine;
     if (!e->options.optimistic || e->n_running == 0) return true;
-    const int64_t wanted = pages - neap_prefix_use_pages_found(s) + e->n_running;
+    const int64_t wanted = pages - neap_prefix_use_pages_found(s) + (e->n_running + GROWING - 1) / GROWING;
     while (neap_prefix_use_pages_left(e) < wanted) {
         if (!neap_seq_reclaim_slot(e)) return false;
     }

@@ -147,7 +147,7 @@ static void test_turns(void **state) {
             solo(cold, &q);
             submit(e, &q);
             while (!q.heard.is_done) {
-                assert_int_equal(neap_step(e), NEAP_OK);
+                assert_int_equal(step(e), NEAP_OK);
                 drain(e);
                 if (k % 2 && q.heard.n_tokens == 7) neap_cancel(q.seq);
             }
@@ -294,7 +294,7 @@ static void test_eviction(void **state) {
             int next = 0, n_steps = 0;
             for (bool is_running = true; is_running || next < N;) {
                 while (next < N && random_below(&seed, 3)) submit(e, &q[next++]);
-                const neap_status status = neap_step(e);
+                const neap_status status = step(e);
                 if (status != NEAP_OK && status != NEAP_AGAIN) fail_msg("%s", neap_last_error());
                 is_running = status == NEAP_OK;
                 drain(e);
@@ -377,7 +377,7 @@ static void test_leader_goes(void **state) {
             o.queue_max = N;
             neap_engine *e = create(m, &o);
             for (int k = 0; k < N; k++) submit(e, &q[k]);
-            for (int k = 0; k < 3; k++) assert_int_equal(neap_step(e), NEAP_OK);
+            for (int k = 0; k < 3; k++) assert_int_equal(step(e), NEAP_OK);
             drain(e);
             assert_true(q[0].heard.has_begun && !q[1].heard.has_begun);
             if (way == 0) neap_cancel(q[0].seq);
@@ -426,7 +426,7 @@ static void test_nan_is_not_kept(void **state) {
             ask(&q, 200, 5, 0);
             ask(&next, 205, 5, 0);
             submit(e, &q);
-            while (q.seq->n_computed < 80) assert_int_equal(neap_step(e), NEAP_OK);
+            while (q.seq->n_computed < 80) assert_int_equal(step(e), NEAP_OK);
             const neap_cache_layer_spec *size = &e->forward->cache_specs[layer];
             const neap_cache_layer *c = &e->forward->caches.layers[layer];
             if (size->state_floats > 0) {
