@@ -28,8 +28,13 @@ struct neap_tokenizer {
     size_t n_stop;
     neap_chat_style chat;
     neap_chat_texts texts;
-    void *split; /* compiled split pattern (PCRE2) */
+    void *split;                 /* compiled split pattern (PCRE2) */
+    struct neap_lazy_trie *trie; /* for grammars; made by the first of them */
 };
+
+typedef struct neap_lazy_trie neap_lazy_trie;
+NEAP_MUST_CHECK neap_status neap_lazy_trie_create(neap_lazy_trie **out);
+void neap_lazy_trie_destroy(neap_lazy_trie *l);
 
 /* Compiles the split pattern, once per tokenizer. */
 NEAP_MUST_CHECK neap_status neap_split_compile(neap_tokenizer *t);

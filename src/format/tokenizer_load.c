@@ -260,7 +260,8 @@ neap_status neap_tokenizer_open(neap_tokenizer **out, const char *dir) {
     *out = NULL;
     neap_tokenizer *t = NULL;
     NEAP_TRY(neap_mem_alloc(sizeof *t, (void **)&t));
-    neap_status status = load_all(t, dir);
+    neap_status status = neap_lazy_trie_create(&t->trie);
+    if (status == NEAP_OK) status = load_all(t, dir);
     if (status != NEAP_OK) {
         neap_tokenizer_close(t);
         return status;
@@ -278,5 +279,6 @@ void neap_tokenizer_close(neap_tokenizer *t) {
     neap_mem_free(t->slot_named);
     neap_mem_free(t->slot_sorted);
     neap_chat_texts_free(&t->texts);
+    neap_lazy_trie_destroy(t->trie);
     neap_mem_free(t);
 }

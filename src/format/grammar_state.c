@@ -1,0 +1,416 @@
+/* One answer's way through a grammar: which tokens may follow, and the step with the one that was chosen.
+ *
+ * The place is a set of configurations, because alternatives of a schema may begin alike: a state, a stack of rules to
+ * return to, a count of items or characters, a depth. Stack frames are shared and only added to; after each token the
+ * ones that are still needed are moved together. Every configuration can be completed on its own, so when a pool is
+ * full or a step becomes too expensive, some are given up: the answer stays valid, only fewer answers are possible.
+ *
+ * A mask is made by walking the vocabulary's trie with the set. Inside of a string the ordinary tokens are one mask
+ * and only the odd ones are walked. Tables are walked one configuration at a time, the rest together.
+ *
+ * Nothing is allocated here but in neap_grammar_begin. Called by the engine's sampler. */
+#include "format/grammar_inner.h"
+
+enum {
+    SET_MAX = 512,   /* configurations of one place */
+    POOL_MAX = 8192, /* of all places along one path in the trie */
+    FRAMES_MAX = 16384,
+    TODO_MAX = 1024,
+    WORK_MAX = 1500000 /* steps of one mask, before all but one configuration are given up */
+};
+
+typedef struct config {
+    uint32_t state, stack, count, depth;
+} config;
+
+typedef struct frame {
+    uint32_t to, parent, count, depth;
+} frame;
+
+typedef struct level {
+    uint32_t end;     /* of the subtree in the trie */
+    uint32_t from, n; /* configurations */
+    uint32_t frames;  /* how many there were before */
+} level;
+
+struct neap_grammar_state {
+    const neap_grammar *g;
+    uint32_t n;        /* configurations of the place: the first n of the pool */
+    uint32_t n_frames; /* [0] is the bottom */
+    config *pool;      /* [POOL_MAX] */
+    config *todo;      /* [TODO_MAX] */
+    frame *frames;     /* [FRAMES_MAX] */
+    uint32_t *moved;   /* [FRAMES_MAX] */
+    level *levels;     /* [depth of the trie + 2] */
+    uint64_t work;
+};
+
+int32_t neap_grammar_vocab(const neap_grammar *g) { return neap_tokenizer_vocab(g->t); }
+
+/* ------------------------------------------------------------- closing a set ----------------- */
+
+typedef struct growing {
+    uint32_t from, n;    /* in the pool */
+    uint32_t new_frames; /* frames from here on belong to this set */
+} growing;
+
+static void keep(neap_grammar_state *s, growing *out, config c) {
+    config *set = s->pool + out->from;
+    s->work += out->n / 8;
+    for (uint32_t i = 0; i < out->n; i++)
+        if (set[i].state == c.state && set[i].stack == c.stack && set[i].count == c.count && set[i].depth == c.depth)
+            return;
+    if (out->n == SET_MAX || out->from + out->n == POOL_MAX) return;
+    set[out->n++] = c;
+}
+
+/* A frame like this one; 0 when there is no room. */
+static uint32_t push(neap_grammar_state *s, const growing *out, frame f) {
+    for (uint32_t i = s->n_frames; i-- > out->new_frames;) {
+        const frame *have = &s->frames[i];
+        if (have->to == f.to && have->parent == f.parent && have->count == f.count && have->depth == f.depth) return i;
+    }
+    if (s->n_frames == FRAMES_MAX) return 0;
+    s->frames[s->n_frames] = f;
+    return s->n_frames++;
+}
+
+static bool passes(const neap_grammar *g, const neap_gedge *e, config *c) {
+    if (e->flags == 0) return true;
+    const neap_gloop *loop = &g->loops[e->arg];
+    if ((e->flags & NEAP_GE_MIN) && c->count < loop->min) return false;
+    if ((e->flags & NEAP_GE_MORE) && c->count >= loop->max) return false;
+    if (e->flags & NEAP_GE_ZERO) c->count = 0;
+    if ((e->flags & NEAP_GE_INC) && c->count < loop->cap) c->count++;
+    if (e->flags & NEAP_GE_DEEPER) c->depth++;
+    return true;
+}
+
+static bool may_return(const neap_grammar *g, const neap_gstate *st, const config *c) {
+    if (!(st->flags & NEAP_GS_END)) return false;
+    if (!(st->flags & NEAP_GS_TABLE) || !(st->flags & NEAP_GS_BETWEEN)) return true;
+    uint32_t loop = g->tables[st->n].loop;
+    return loop == UINT32_MAX || c->count >= g->loops[loop].min;
+}
+
+/* Adds c and everything that is reached from it without a byte. */
+static void add(neap_grammar_state *s, growing *out, config c) {
+    const neap_grammar *g = s->g;
+    uint32_t n = 0;
+    s->todo[n++] = c;
+    while (n > 0) {
+        c = s->todo[--n];
+        const neap_gstate *st = &g->states[c.state];
+        s->work += 8;
+        if (c.depth + g->height[c.state] > g->depth_max) continue;
+        bool reads = (st->flags & (NEAP_GS_TABLE | NEAP_GS_FREE)) != 0 || c.state == NEAP_GSTATE_FINAL;
+        if (may_return(g, st, &c) && n < TODO_MAX) {
+            const frame *f = &s->frames[c.stack];
+            s->todo[n++] =
+                c.stack == 0 ? (config){.state = NEAP_GSTATE_FINAL} : (config){f->to, f->parent, f->count, f->depth};
+        }
+        for (uint32_t i = st->flags & NEAP_GS_TABLE ? 0 : st->n; i-- > 0;) {
+            const neap_gedge *e = &g->edges[st->first + i];
+            config next = c;
+            if (e->kind == NEAP_GE_BYTE || e->kind == NEAP_GE_TOKEN) {
+                reads = true;
+                continue;
+            }
+            if (n == TODO_MAX || !passes(g, e, &next)) continue;
+            next.state = e->to;
+            if (e->kind == NEAP_GE_CALL) {
+                if (c.depth + g->height[e->to] > g->depth_max) continue;
+                next = (config){.state = e->arg, .stack = c.stack, .depth = c.depth};
+                bool tail = g->states[e->to].n == 0 && g->states[e->to].flags == NEAP_GS_END; /* nothing comes back */
+                if (!tail) {
+                    next.stack = push(s, out, (frame){e->to, c.stack, c.count, c.depth});
+                    if (next.stack == 0) continue;
+                }
+            }
+            s->todo[n++] = next;
+        }
+        if (reads) keep(s, out, c);
+    }
+}
+
+/* ------------------------------------------------------------- one byte ---------------------- */
+
+static void step_one(neap_grammar_state *s, growing *out, config c, uint8_t byte) {
+    const neap_grammar *g = s->g;
+    const neap_gstate *st = &g->states[c.state];
+    if (st->flags & NEAP_GS_TABLE) {
+        const neap_gtable *t = &g->tables[st->n];
+        uint32_t to = g->rows[st->first + t->class_of[byte]];
+        if (to == NEAP_GSTATE_DEAD) return;
+        if (t->loop != UINT32_MAX && (st->flags & NEAP_GS_BETWEEN)) {
+            const neap_gloop *loop = &g->loops[t->loop];
+            bool closes = (g->states[to].flags & (NEAP_GS_END | NEAP_GS_BETWEEN)) == NEAP_GS_END;
+            if (closes ? c.count < loop->min : c.count >= loop->max) return;
+            if (!closes && c.count < loop->cap) c.count++;
+        }
+        c.state = to;
+        if (g->states[to].flags & NEAP_GS_END)
+            add(s, out, c);
+        else
+            keep(s, out, c);
+        return;
+    }
+    if (st->flags & NEAP_GS_FREE) {
+        add(s, out, c);
+        return;
+    }
+    for (uint32_t i = 0; i < st->n; i++) {
+        const neap_gedge *e = &g->edges[st->first + i];
+        config next = c;
+        if (e->kind != NEAP_GE_BYTE || byte < e->lo || byte > e->hi || !passes(g, e, &next)) continue;
+        next.state = e->to;
+        add(s, out, next);
+    }
+}
+
+/* The set behind a byte, in the pool from `to` on. */
+static growing step(neap_grammar_state *s, uint32_t from, uint32_t n, uint32_t to, uint8_t byte) {
+    growing out = {.from = to, .new_frames = s->n_frames};
+    s->work += n;
+    for (uint32_t i = 0; i < n; i++) step_one(s, &out, s->pool[from + i], byte);
+    return out;
+}
+
+/* ------------------------------------------------------------- masks ------------------------- */
+
+/* Walks the trie with n configurations that lie in the pool from `from` on (and nothing behind them). Every token that
+ * goes through is set. Returns false when it becomes too much; with one configuration alone what was found then
+ * is enough. */
+static bool walk(neap_grammar_state *s, const neap_trie *t, uint32_t from, uint32_t n, uint32_t *mask) {
+    uint32_t depth = 0, i = 0;
+    bool found = false;
+    s->levels[0] = (level){t->n, from, n, s->n_frames};
+    while (i < t->n) {
+        while (i >= s->levels[depth].end) depth--;
+        const level *at = &s->levels[depth];
+        s->n_frames = depth == 0 ? s->levels[0].frames : at->frames;
+        growing out = step(s, at->from, at->n, at->from + at->n, t->byte[i]);
+        if (out.n == 0) {
+            i = t->skip[i];
+            continue;
+        }
+        if (t->token[i] >= 0) neap_mask_set(mask, t->token[i]);
+        if (t->skip[i] > i + 1) s->levels[++depth] = (level){t->skip[i], out.from, out.n, s->n_frames};
+        found = found || t->token[i] >= 0;
+        i++;
+        if (s->work > WORK_MAX && (s->n > 1 || found)) break;
+    }
+    s->n_frames = s->levels[0].frames;
+    return i >= t->n || s->n == 1;
+}
+
+/* The same for one configuration in a table, with nothing but a look-up as long as it stays in tables. */
+static bool walk_table(neap_grammar_state *s, const neap_trie *t, uint32_t from, uint32_t *mask) {
+    const neap_grammar *g = s->g;
+    uint32_t depth = 0, i = 0;
+    bool found = false;
+    s->levels[0] = (level){t->n, from, 1, s->n_frames};
+    while (i < t->n) {
+        while (i >= s->levels[depth].end) depth--;
+        const level *at = &s->levels[depth];
+        config *here = &s->pool[at->from];
+        const neap_gstate *st = &g->states[here->state];
+        uint32_t to_pool = at->from + at->n, n = 1;
+        s->n_frames = at->frames;
+        if (at->n == 1 && (st->flags & NEAP_GS_TABLE) && g->tables[st->n].loop == UINT32_MAX && to_pool < POOL_MAX) {
+            uint32_t to = g->rows[st->first + g->tables[st->n].class_of[t->byte[i]]];
+            s->work++;
+            if (to == NEAP_GSTATE_DEAD) {
+                i = t->skip[i];
+                continue;
+            }
+            if (g->states[to].flags & NEAP_GS_END) {
+                growing out = step(s, at->from, 1, to_pool, t->byte[i]);
+                n = out.n;
+            } else {
+                s->pool[to_pool] = *here;
+                s->pool[to_pool].state = to;
+            }
+        } else {
+            growing out = step(s, at->from, at->n, to_pool, t->byte[i]);
+            n = out.n;
+        }
+        if (n == 0) {
+            i = t->skip[i];
+            continue;
+        }
+        if (t->token[i] >= 0) neap_mask_set(mask, t->token[i]);
+        if (t->skip[i] > i + 1) s->levels[++depth] = (level){t->skip[i], to_pool, n, s->n_frames};
+        found = found || t->token[i] >= 0;
+        i++;
+        if (s->work > WORK_MAX && (s->n > 1 || found)) break;
+    }
+    s->n_frames = s->levels[0].frames;
+    return i >= t->n || s->n == 1;
+}
+
+/* Ordinary tokens of a string that may still have `room` characters. */
+static void set_ordinary(const neap_vocab_trie *v, uint32_t room, uint32_t *mask) {
+    if (room >= v->length_max) {
+        for (size_t i = 0; i < v->n_words; i++) mask[i] |= v->ordinary[i];
+        return;
+    }
+    for (uint32_t i = 0; i < v->length_end[room]; i++) neap_mask_set(mask, v->by_length[i]);
+}
+
+static void set_free(const neap_vocab_trie *v, uint32_t *mask) {
+    for (size_t i = 0; i < v->n_words; i++) mask[i] |= v->text[i] | v->unnamed[i];
+}
+
+/* Control tokens and ends; true when any text may follow anyway. */
+static bool set_tokens(neap_grammar_state *s, uint32_t *mask) {
+    const neap_grammar *g = s->g;
+    bool is_free = false;
+    for (uint32_t k = 0; k < s->n; k++) {
+        const neap_gstate *st = &g->states[s->pool[k].state];
+        if (s->pool[k].state == NEAP_GSTATE_FINAL)
+            for (size_t i = 0; i < g->t->n_stop; i++) neap_mask_set(mask, g->t->stop[i]);
+        if (st->flags & NEAP_GS_TABLE) continue;
+        is_free = is_free || (st->flags & NEAP_GS_FREE);
+        for (uint32_t i = 0; i < st->n; i++) {
+            const neap_gedge *e = &g->edges[st->first + i];
+            if (e->kind == NEAP_GE_TOKEN) neap_mask_set(mask, (int32_t)e->arg);
+        }
+    }
+    if (is_free) set_free(g->vocab, mask);
+    return is_free;
+}
+
+/* Text: each table alone, edges together. */
+static bool set_texts(neap_grammar_state *s, uint32_t *mask) {
+    const neap_grammar *g = s->g;
+    uint32_t others = 0;
+    for (uint32_t k = 0; k < s->n; k++) {
+        const config *c = &s->pool[k];
+        const neap_gstate *st = &g->states[c->state];
+        if (!(st->flags & NEAP_GS_TABLE)) {
+            others += st->n > 0;
+            continue;
+        }
+        const neap_gtable *t = &g->tables[st->n];
+        const neap_trie *trie = &g->vocab->all;
+        if (t->is_plain && (st->flags & NEAP_GS_BETWEEN)) {
+            uint32_t max = t->loop == UINT32_MAX ? UINT32_MAX : g->loops[t->loop].max;
+            set_ordinary(g->vocab, max == UINT32_MAX ? UINT32_MAX : max - c->count, mask);
+            trie = &g->vocab->odd;
+        }
+        s->pool[s->n] = *c;
+        if (!walk_table(s, trie, s->n, mask)) return false;
+    }
+    if (others == 0) return true;
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < s->n; k++)
+        if (!(g->states[s->pool[k].state].flags & NEAP_GS_TABLE)) s->pool[s->n + n++] = s->pool[k];
+    return walk(s, &g->vocab->all, s->n, n, mask);
+}
+
+bool neap_grammar_mask(neap_grammar_state *s, uint32_t *mask) {
+    for (;;) {
+        memset(mask, 0, s->g->n_words * sizeof *mask);
+        s->work = 0;
+        if (set_tokens(s, mask) || set_texts(s, mask)) return true;
+        s->n = 1; /* too much at once: one way to go on is kept */
+    }
+}
+
+/* ------------------------------------------------------------- accepting --------------------- */
+
+/* Moves the set at pool[from] to the beginning, and the frames that it needs together. */
+static void settle(neap_grammar_state *s, growing out) {
+    memmove(s->pool, s->pool + out.from, out.n * sizeof *s->pool);
+    s->n = out.n;
+    memset(s->moved, 0, s->n_frames * sizeof *s->moved);
+    for (uint32_t i = 0; i < s->n; i++) s->moved[s->pool[i].stack] = 1;
+    for (uint32_t i = s->n_frames; i-- > 1;) /* parents come before their children */
+        if (s->moved[i]) s->moved[s->frames[i].parent] = 1;
+    uint32_t n = 1;
+    s->moved[0] = 0;
+    for (uint32_t i = 1; i < s->n_frames; i++) {
+        if (!s->moved[i]) continue;
+        frame f = s->frames[i];
+        f.parent = s->moved[f.parent];
+        s->frames[n] = f;
+        s->moved[i] = n++;
+    }
+    s->n_frames = n;
+    for (uint32_t i = 0; i < s->n; i++) s->pool[i].stack = s->moved[s->pool[i].stack];
+}
+
+static growing step_token(neap_grammar_state *s, int32_t token) {
+    const neap_grammar *g = s->g;
+    growing out = {.from = s->n, .new_frames = s->n_frames};
+    bool is_unnamed = neap_mask_has(g->vocab->unnamed, token), is_stop = false;
+    for (size_t i = 0; i < g->t->n_stop; i++) is_stop = is_stop || g->t->stop[i] == token;
+    for (uint32_t k = 0; k < s->n; k++) {
+        config c = s->pool[k];
+        const neap_gstate *st = &g->states[c.state];
+        if (is_stop && c.state == NEAP_GSTATE_FINAL) keep(s, &out, c);
+        if (st->flags & NEAP_GS_TABLE) continue;
+        if (is_unnamed && (st->flags & NEAP_GS_FREE)) add(s, &out, c);
+        for (uint32_t i = 0; i < st->n; i++) {
+            const neap_gedge *e = &g->edges[st->first + i];
+            if (e->kind != NEAP_GE_TOKEN || e->arg != (uint32_t)token) continue;
+            c.state = e->to;
+            add(s, &out, c);
+        }
+    }
+    return out;
+}
+
+neap_status neap_grammar_accept(neap_grammar_state *s, int32_t token) {
+    const neap_grammar *g = s->g;
+    const char *bytes;
+    size_t n;
+    uint32_t frames = s->n_frames;
+    NEAP_TRY(neap_token_bytes(g->t, token, &bytes, &n, NULL));
+    growing out;
+    if (neap_mask_has(g->vocab->text, token)) {
+        out = (growing){.n = s->n};
+        for (size_t i = 0; i < n && out.n > 0; i++) {
+            uint32_t to = i % 2 ? SET_MAX * 2 : SET_MAX;
+            out = step(s, out.from, out.n, to, (uint8_t)bytes[i]);
+        }
+    } else {
+        out = step_token(s, token);
+    }
+    if (out.n == 0) {
+        s->n_frames = frames;
+        return neap_fail(NEAP_INVALID_ARGUMENT, "token %d is not allowed by the grammar here", token);
+    }
+    settle(s, out);
+    return NEAP_OK;
+}
+
+/* ------------------------------------------------------------- life -------------------------- */
+
+bool neap_grammar_may_end(const neap_grammar_state *s) {
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->pool[i].state == NEAP_GSTATE_FINAL) return true;
+    return false;
+}
+
+bool neap_grammar_must_end(const neap_grammar_state *s) { return s->n == 1 && s->pool[0].state == NEAP_GSTATE_FINAL; }
+
+neap_status neap_grammar_begin(neap_grammar_state **out, const neap_grammar *g, neap_arena *a) {
+    neap_grammar_state *s = NULL;
+    *out = NULL;
+    NEAP_TRY(neap_arena_array(a, 1, sizeof *s, (void **)&s));
+    NEAP_TRY(neap_arena_array(a, POOL_MAX, sizeof *s->pool, (void **)&s->pool));
+    NEAP_TRY(neap_arena_array(a, TODO_MAX, sizeof *s->todo, (void **)&s->todo));
+    NEAP_TRY(neap_arena_array(a, FRAMES_MAX, sizeof *s->frames, (void **)&s->frames));
+    NEAP_TRY(neap_arena_array(a, FRAMES_MAX, sizeof *s->moved, (void **)&s->moved));
+    NEAP_TRY(neap_arena_array(a, (size_t)g->vocab->all.depth_max + 2, sizeof *s->levels, (void **)&s->levels));
+    s->g = g;
+    s->n_frames = 1;
+    growing set = {.new_frames = 1};
+    add(s, &set, (config){.state = g->start});
+    settle(s, set);
+    NEAP_CHECK(s->n > 0, NEAP_INTERNAL, "a grammar without a beginning");
+    *out = s;
+    return NEAP_OK;
+}
