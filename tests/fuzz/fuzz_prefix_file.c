@@ -108,7 +108,7 @@ static size_t make_file(char *file, const uint8_t *data, size_t size) {
 
 /* NEAP_OK: everything was read, and is what a cache may hold. */
 static neap_status read_all(void) {
-    static uint8_t page[PAGE];
+    static uint8_t page[PAGE + 8];
     float state[STATE / sizeof(float)];
     neap_prefix_link l;
     neap_store_reader *r = NULL;
@@ -119,6 +119,7 @@ static neap_status read_all(void) {
     for (int64_t i = 0; i < l.n - l.n_before; i++) demand(l.tokens[i] >= 0);
     for (int32_t i = neap_prefix_first_page(&l); i < neap_prefix_n_pages(l.n) && status == NEAP_OK; i++)
         status = neap_prefix_file_page(r, &SHAPE, &l, i, page);
+    for (int i = PAGE; i < PAGE + 8; i++) demand(page[i] == 0);
     if (status == NEAP_OK) status = neap_prefix_file_state(r, &SHAPE, &l, (uint8_t *)state);
     for (size_t i = 0; i < STATE / sizeof(float) && status == NEAP_OK; i++) demand(isfinite(state[i]));
     neap_store_reader_close(r);
@@ -137,5 +138,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bool is_sound = n == good_bytes && memcmp(file, good, n) == 0;
     if (!(data[0] & 6)) demand((status == NEAP_OK) == is_sound);
     if (is_sound) demand(status == NEAP_OK);
+    const size_t at = offsetof(neap_store_head, key); /* model and key */
+    if (status == NEAP_OK) demand(memcmp(file + at, good + at, NEAP_STORE_KEY) == 0);
     return 0;
 }

@@ -138,6 +138,10 @@ static void spaces_are_apart(void **state) {
     for (int i = 0; i < 5; i++)
         assert_int_equal(neap_prefix_disk_find(r.disk, spaces[i], tokens, 200), strcmp(spaces[i], "a") == 0 ? 200 : 0);
     assert_int_equal(neap_prefix_disk_load(r.disk, "b", tokens, 200), NEAP_NOT_FOUND);
+    uint8_t names[2][NEAP_PREFIX_KEY];
+    neap_prefix_chain chain;
+    for (int i = 0; i < 2; i++) neap_prefix_chain_begin(r.disk, spaces[1 + i], names[i], &chain);
+    assert_memory_not_equal(names[0], names[1], NEAP_PREFIX_KEY);
     rig_close(&r);
     char path[STORE_PATH + 64], *bytes;
     for (int i = 0; i < 2; i++) { /* names of spaces stay out of files and names */
@@ -162,6 +166,7 @@ static void other_models(void **state) {
     rig_open(&r, dir, &o);
     assert_int_equal(neap_prefix_disk_find(r.disk, "a", tokens, 200), 0);
     assert_true(rig_stats(&r).bytes > 0); /* they count */
+    assert_int_equal(r.disk->index.entries[0].kind, NEAP_PREFIX_FOREIGN);
     assert_int_equal(rig_run(&r, "a", tokens, points, 1, true), 0);
     rig_settle(&r);
     rig_close(&r);
@@ -343,6 +348,17 @@ static void lies_are_refused(void **state) {
         forge(&w, notes + offsetof(neap_prefix_notes, n_before), &wrong[i], sizeof wrong[i]);
         start_over(&w, tokens, 200);
     }
+    neap_store_head h; /* pages that begin a byte too early, each under a good checksum */
+    memcpy(&h, w.good, sizeof h);
+    memcpy(w.work, w.good, w.n);
+    neap_store_chunk *c = (void *)(w.work + notes + neap_store_padded(h.notes_bytes));
+    c[0].bytes--;
+    c[1].bytes++;
+    c[0].checksum = neap_checksum(w.work + h.head_bytes, c[0].bytes);
+    c[1].checksum = neap_checksum(w.work + h.head_bytes + c[0].bytes, c[1].bytes);
+    store_sign(w.work, (size_t)h.head_bytes);
+    put_bytes(&w, w.work, w.n);
+    start_over(&w, tokens, 200);
     leave(&w);
 }
 
@@ -549,6 +565,44 @@ static void two_processes(void **state) {
     assert_string_equal(store_lines(), "");
 }
 
+/* Another process has written one link in another way, and what it continues is damaged. */
+static void other_chains(void **state) {
+    (void)state;
+    static const int64_t points[] = {100, 200, 300}, others[] = {250, 300};
+    int32_t tokens[TOKENS];
+    uint8_t key[NEAP_PREFIX_KEY], space[NEAP_PREFIX_KEY];
+    char name[NEAP_PREFIX_NAME], path[STORE_PATH + 64], *bytes;
+    size_t n;
+    neap_prefix_chain chain;
+    rig a, b;
+    rig_tokens(tokens, TOKENS, 3, 0);
+    rig_open(&b, dir, &RIG_USUAL);
+    rig_open(&a, dir, &RIG_USUAL);
+    (void)rig_run(&a, "a", tokens, points, 3, true);
+    rig_settle(&a);
+    (void)rig_run(&b, "a", tokens, others, 2, true);
+    rig_settle(&b);
+    neap_prefix_clear(a.prefix);
+    assert_int_equal(rig_load(&a, "a", tokens, 300), 300); /* the other's will do as well */
+    neap_prefix_chain_begin(a.disk, "a", space, &chain);
+    for (int i = 0; i < 250; i++) neap_prefix_chain_add(&chain, tokens[i]);
+    neap_prefix_chain_key(&chain, 250, key);
+    neap_prefix_file_name(key, name);
+    (void)snprintf(path, sizeof path, "%.60s/%s", dir, name);
+    bytes = store_read_file(path, &n);
+    bytes[5000] ^= 1;
+    store_write_file(path, bytes, n);
+    free(bytes);
+    neap_prefix_clear(a.prefix);
+    assert_int_equal(rig_load(&a, "a", tokens, 300), 0);
+    assert_int_equal(rig_stats(&a).n_rejected, 1);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(neap_prefix_disk_find(a.disk, "a", tokens, 300), 200);
+    assert_int_equal(rig_load(&a, "a", tokens, 300), 200);
+    rig_close(&a);
+    rig_close(&b);
+}
+
 static void old_ones_go(void **state) {
     (void)state;
     static const int64_t points[] = {100, 300};
@@ -659,6 +713,28 @@ static void queue_is_bounded(void **state) {
     rig_close(&r);
     assert_int_equal(count_links(&temporary), kept);
     assert_int_equal(temporary, 0);
+}
+
+static void queued_once(void **state) {
+    (void)state;
+    static const int64_t points[] = {100};
+    int32_t tokens[TOKENS];
+    int n = 0;
+    rig r;
+    rig_tokens(tokens, TOKENS, 1, 0);
+    rig_open(&r, dir, &RIG_USUAL);
+    (void)rig_run(&r, "x", tokens, points, 1, true);
+    for (int i = 0; i < 5; i++) neap_prefix_disk_save(r.disk, "x", tokens, 100);
+    neap_prefix_disk_save(r.disk, "x", tokens, 99); /* no such point */
+    neap_prefix_disk_save(r.disk, "y", tokens, 100);
+    (void)pthread_mutex_lock(&r.disk->lock);
+    for (int i = 0; i < NEAP_PREFIX_JOBS; i++) n += r.disk->jobs[i].state != NEAP_PREFIX_IDLE;
+    (void)pthread_mutex_unlock(&r.disk->lock);
+    assert_int_equal(n, 1);
+    rig_settle(&r);
+    assert_int_equal(rig_stats(&r).n_saved, 1);
+    neap_prefix_disk_wait(r.disk, 100000); /* nothing is under way: returns */
+    rig_close(&r);
 }
 
 static void memory_is_announced(void **state) {
@@ -873,6 +949,8 @@ int main(int argc, char **argv) {
         CASE(old_ones_go),
         CASE(long_chains),
         CASE(queue_is_bounded),
+        CASE(queued_once),
+        CASE(other_chains),
         CASE(memory_is_announced),
         CASE(full_disks),
         CASE(tiny_file_system),
