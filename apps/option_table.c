@@ -446,7 +446,8 @@ static const neap_cli_option text_rows[] = {
      .commands = TALKS | SERVE,
      .has_environment = 1,
      .can_set = 1,
-     .help = "randomness; 0 always takes the likeliest token"},
+     .help = "randomness; 0 always takes the likeliest token. serve: of requests that say nothing; without it what the "
+             "model's generation_config.json says, else 1"},
     {{"--top-k"},
      NEAP_CLI_INT,
      AT(top_k),
