@@ -126,9 +126,8 @@ int neap_param_in_system(neap_params_reader *r, const neap_param *f, json_t *v) 
 }
 
 int neap_param_in_tools(neap_params_reader *r, const neap_param *f, json_t *v) {
-    (void)f;
     r->tools = v;
-    return neap_param_tool_list(r, v, 0);
+    return neap_param_tool_list(r, v, f->name, 0);
 }
 
 int neap_param_in_tool_choice(neap_params_reader *r, const neap_param *f, json_t *v) {

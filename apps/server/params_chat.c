@@ -108,6 +108,10 @@ static int check_message(neap_params_reader *r, const json_t *m, const char *pla
     if (member(m, "tool_call_id") != NULL &&
         neap_param_plain(r, member(m, "tool_call_id"), param, 0, ID_BYTES_MAX) != 0)
         return -1;
+    snprintf(param, sizeof param, "%s.tools", place); /* Kimi's own: tools that are offered from here on */
+    if ((is_word(role, "system") || is_word(role, "developer")) && member(m, "tools") != NULL &&
+        neap_param_tool_list(r, member(m, "tools"), param, 1) != 0)
+        return -1;
     snprintf(param, sizeof param, "%s.audio", place);
     if (member(m, "audio") != NULL) UNSUPPORTED(param, "content is text");
     snprintf(param, sizeof param, "%s.function_call", place);
@@ -154,7 +158,7 @@ int neap_param_schema(neap_params_reader *r, const char *param, const json_t *sc
 static int check_tool(neap_params_reader *r, const json_t *tool, const char *place, int is_wrapped) {
     const json_t *function = is_wrapped ? member(tool, "function") : tool;
     const char *inside = is_wrapped ? ".function" : "", *key = is_wrapped ? "parameters" : "input_schema";
-    char param[PLACE_BYTES];
+    char param[PLACE_BYTES * 2];
     if (!json_is_object(tool)) REFUSE(place, "must be an object");
     snprintf(param, sizeof param, "%s.type", place);
     if (is_wrapped && member(tool, "type") == NULL) REFUSE(param, "is required");
@@ -179,33 +183,32 @@ static int check_tool(neap_params_reader *r, const json_t *tool, const char *pla
 
 static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
-int neap_param_tool_list(neap_params_reader *r, const json_t *tools, int is_wrapped) {
+int neap_param_tool_list(neap_params_reader *r, const json_t *tools, const char *param, int is_wrapped) {
     size_t n = json_array_size(tools);
-    if (!json_is_array(tools)) REFUSE("tools", "must be an array");
+    if (!json_is_array(tools)) REFUSE(param, "must be an array");
     if (n > (size_t)r->limits->tools)
-        REFUSE("tools", "%zu tools, at most %lld are allowed", n, (long long)r->limits->tools);
+        REFUSE(param, "%zu tools, at most %lld are allowed", n, (long long)r->limits->tools);
     if (n == 0) return 0;
     const char **names = neap_cli_alloc(n, sizeof *names);
     int code = 0;
     for (size_t i = 0; i < n && code == 0; i++) {
-        char place[PLACE_BYTES / 2];
-        snprintf(place, sizeof place, "tools[%zu]", i);
+        char place[PLACE_BYTES];
+        snprintf(place, sizeof place, "%s[%zu]", param, i);
         code = check_tool(r, json_array_get(tools, i), place, is_wrapped);
         if (code == 0) names[i] = tool_name(tools, i, is_wrapped);
     }
     if (code == 0) qsort(names, n, sizeof *names, by_text);
     for (size_t i = 1; i < n && code == 0; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
-            code = neap_param_refuse(r, NEAP_ERROR_BAD_VALUE, "tools", "two of them have the name \"%s\"", names[i]);
+            code = neap_param_refuse(r, NEAP_ERROR_BAD_VALUE, param, "two of them have the name \"%s\"", names[i]);
     free(names);
-    r->p->has_tools = code == 0;
+    if (code == 0) r->p->has_tools = 1;
     return code;
 }
 
 int neap_param_tools(neap_params_reader *r, const neap_param *f, json_t *v) {
-    (void)f;
     r->tools = v;
-    return neap_param_tool_list(r, v, 1);
+    return neap_param_tool_list(r, v, f->name, 1);
 }
 
 int neap_param_tool_choice(neap_params_reader *r, const neap_param *f, json_t *v) {
@@ -230,8 +233,10 @@ static int finish_choice(neap_params_reader *r) {
     if (!r->p->has_tools) REFUSE("tool_choice", "asks for a call, but there are no tools");
     r->p->is_constrained = 1;
     const char *name = json_string_value(json_object_get(json_object_get(v, "function"), "name"));
-    if (name != NULL && !neap_param_has_tool(r->tools, name, 1))
-        REFUSE("tool_choice.function.name", "\"%s\" is not the name of one of the tools", name);
+    int is_known = name == NULL || neap_param_has_tool(r->tools, name, 1);
+    for (size_t i = 0; i < json_array_size(r->messages) && !is_known; i++)
+        is_known = neap_param_has_tool(json_object_get(json_array_get(r->messages, i), "tools"), name, 1);
+    if (!is_known) REFUSE("tool_choice.function.name", "\"%s\" is not the name of one of the tools", name);
     return 0;
 }
 
@@ -358,8 +363,7 @@ int neap_params_chat_finish(neap_params_reader *r) {
     if (finish_choice(r) != 0) return -1;
     neap_raw_member(r->body, "messages", &parts.messages);
     if (json_array_size(r->tools) > 0) neap_raw_member(r->body, "tools", &parts.tools);
-    if (json_array_size(r->tools) > 0 && r->tool_choice != NULL)
-        neap_raw_member(r->body, "tool_choice", &parts.tool_choice);
+    if (r->tool_choice != NULL) neap_raw_member(r->body, "tool_choice", &parts.tool_choice);
     if (r->response_format != NULL) neap_raw_member(r->body, "response_format", &parts.response_format);
     return neap_params_chat_emit(r, &parts);
 }

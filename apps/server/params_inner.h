@@ -131,7 +131,7 @@ typedef struct neap_chat_parts {
 int neap_params_chat_emit(neap_params_reader *r, const neap_chat_parts *parts);
 int neap_param_schema(neap_params_reader *r, const char *param, const json_t *schema);
 /* tools with names and schemas as OpenAI writes them (is_wrapped) or as Anthropic does. */
-int neap_param_tool_list(neap_params_reader *r, const json_t *tools, int is_wrapped);
+int neap_param_tool_list(neap_params_reader *r, const json_t *tools, const char *param, int is_wrapped);
 int neap_param_has_tool(const json_t *tools, const char *name, int is_wrapped);
 /* messages_in.c */
 int neap_param_in_messages(neap_params_reader *r, const neap_param *f, json_t *v);

@@ -46,7 +46,7 @@ OPENAI = {
                     {str(i): 0 for i in range(1025)}, {"99999999999999999999": 1}]),
     "stream": BOOL, "timings": BOOL, "timings_per_token": BOOL, "return_progress": BOOL, "cache_prompt": BOOL,
     "ignore_eos": BOOL,
-    "timeout": ([60, 0.5e2], [*NUMBERS, 0, -1, 86401]),
+    "timeout": ([60, 0.5e2], [*NUMBERS, 0, -1, 0.5, 86401]),
     "cache_salt": (["a", "x" * 64], [*TEXT[1], "", "x" * 65, "a\nb"]),
     "prompt_cache_key": (["a"], [*TEXT[1], "", "x" * 65]),
     "user": (["me", ""], [*TEXT[1], "x" * 1025]), "metadata": ([{"a": "b"}], [1, "x", []]),
@@ -86,7 +86,7 @@ IN_CHAT = {
     "reasoning": ([], [{"effort": "low"}]),
     "messages": ([user("x"), [{"role": "developer", "content": "x"}], [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
                   [{"role": "user", "content": "x", "name": "me"}], [{"role": "user", "content": "a\0b"}],
-                  [*user("x"), {"role": "assistant", "content": "y"}],
+                  [*user("x"), {"role": "assistant", "content": "y"}], [{"role": "system", "tools": [named("f")]}, *user("x")],
                   [*user("x"), {"role": "assistant", "content": None, "reasoning": "r", "tool_calls": [
                       {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
                    {"role": "tool", "tool_call_id": "1", "content": "z"}]],
@@ -102,6 +102,7 @@ IN_CHAT = {
                   [{"role": "assistant", "tool_calls": [{"function": {}}]}],
                   [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 1}}]}],
                   [{"role": "assistant", "content": "x", "function_call": {"name": "f"}}],
+                  [{"role": "system", "content": "x", "tools": [{}]}], [{"role": "system", "content": "x", "tools": 1}],
                   [*user("x"), {"role": "tool", "tool_call_id": 1, "content": "x"}]]),
 }
 IN_COMPLETIONS = {
