@@ -537,5 +537,8 @@ void neap_answer_fail_all(neap_server *s, const neap_serve_problem *problem) {
 }
 
 void neap_answer_free_all(neap_server *s) {
-    while (s->answers != NULL) answer_free(s->answers);
+    while (s->answers != NULL) {
+        if (!s->answers->is_ended) neap_http_watch(s->answers->x, NULL, NULL, NULL);
+        answer_free(s->answers);
+    }
 }

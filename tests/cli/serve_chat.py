@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""/v1/chat/completions of a real server with the bundled model: answers, streams, sampling, logprobs, usage, errors.
+
+Right answers come from the generator that wrote the documents; numbers of tokens from the tokenizer command; what a stream
+must give from the whole answer to the same request, and the other way round.
+"""
+import json
+import math
+import re
+import threading
+
+from cli_shared import SLOW, check, finish, run
+from serve_shared import CHAT, VALLEY, Server, ask, document, joined, questions, user, whole, wait_for
+
+GREEDY = {"temperature": 0}
+
+
+def text_of(server, **body):
+    a = server.post(CHAT, {**GREEDY, **body})
+    check(a.status == 200, a)
+    return whole(a.json)[0]
+
+
+def answers(server):
+    asked = questions()
+    right = sum(text_of(server, messages=ask(q))["content"] == q["answer"] for q in asked)
+    print(f"{right} of {len(asked)} right")
+    check(right >= 0.8 * len(asked))
+
+
+def stream_is_whole(server):
+    """The same request in both ways: the same text, calls, reasons, logprobs, usage; and the same again."""
+    q = questions()
+    bodies = [
+        {**GREEDY, "messages": ask(q[0])},
+        {**GREEDY, "messages": ask(q[1]), "thinking": {"type": "disabled"}},
+        {"messages": ask(q[4]), "temperature": 1.5, "seed": 7, "n": 3, "max_tokens": 40},
+        {**GREEDY, "messages": ask(q[0]), "stop": [" at the"]},
+        {**GREEDY, "messages": ask(q[0]), "max_tokens": 9},
+        {**GREEDY, "messages": ask(q[0]), "max_tokens": 17, "logprobs": True, "top_logprobs": 3},
+        {"messages": ask(q[0]), "logprobs": True, "n": 2, "seed": 3, "temperature": 1.2, "max_tokens": 60},
+        {"messages": user("Tell me a story about a fox."), "seed": 11, "max_tokens": 120, "thinking": {"type": "disabled"},
+         "stop": ["zzz", "the the the"], "logprobs": True, "top_logprobs": 2},
+    ]
+    for body in bodies:
+        first = server.post(CHAT, body)
+        check(first.status == 200, first)
+        with server.stream(CHAT, {**body, "stream": True, "stream_options": {"include_usage": True}}) as events:
+            check(events.status == 200, events.status)
+            check(events.headers["content-type"].startswith("text/event-stream"), events.headers)
+            check(events.headers.get("cache-control") == "no-cache", events.headers)
+            check(events.headers.get("x-accel-buffering") == "no", events.headers)
+            choices, rest = joined(events)
+            check(events.is_whole and rest["done"] and not rest["errors"], rest)
+        check(choices == whole(first.json), "stream", choices, "whole", whole(first.json))
+        check(len(rest["ids"]) == 1, "one id, created, model and object", rest["ids"])
+        identity = next(iter(rest["ids"]))
+        check(re.fullmatch(r"chatcmpl-[0-9a-f]{32}", identity[0]) and identity[0] != first.json["id"], identity)
+        check(identity[2] == "valley" and identity[3] == "chat.completion.chunk", identity)
+        mine, theirs = dict(rest["usage"]), dict(first.json["usage"])
+        for u in (mine, theirs):
+            u.pop("prompt_tokens_details")
+        check(mine == theirs, mine, theirs)
+        check(all(c["role"] == "assistant" and c["finish"] for c in choices.values()), choices)
+
+
+def chunks_as_promised(server):
+    body = {**GREEDY, "messages": ask(questions()[0]), "stream": True}
+    with server.stream(CHAT, body) as events:
+        chunks = events.all()
+    check(chunks[-1].data == "[DONE]")
+    parsed = [c.json for c in chunks[:-1]]
+    check(parsed[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}, parsed[0])
+    check(parsed[-1]["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}, parsed[-1])
+    check(not any("usage" in p for p in parsed), "usage that nobody asked for")
+    check(all(len(p["choices"]) == 1 for p in parsed))
+    check(all(p["choices"][0]["delta"] for p in parsed[:-1]), "an empty delta")
+    with server.stream(CHAT, {**body, "stream_options": {"include_usage": True}}) as events:
+        parsed = [c.json for c in events.all()[:-1]]
+    check(all(p["usage"] is None for p in parsed[:-1]) and parsed[-1]["choices"] == [] and parsed[-1]["usage"], parsed[-1])
+
+
+def choices_and_seeds(server):
+    body = {"messages": user("Tell me a story about a fox."), "temperature": 1.5, "max_tokens": 30, "seed": 100}
+    several = whole(server.post(CHAT, {**body, "n": 4}).json)
+    check(sorted(several) == [0, 1, 2, 3], several)
+    for k in range(4):
+        alone = whole(server.post(CHAT, {**body, "seed": 100 + k}).json)[0]
+        check(alone == several[k], "choice", k, "is that of the seed", alone, several[k])
+    texts = {c["reasoning"] + c["content"] for c in several.values()}
+    check(len(texts) > 1, "four seeds, one text", texts)
+    del body["seed"]
+    free = {json.dumps(whole(server.post(CHAT, body).json)[0]) for _ in range(4)}
+    check(len(free) > 1, "without a seed answers differ", free)
+
+
+def logprobs(server):
+    body = {**GREEDY, "messages": ask(questions()[0]), "logprobs": True, "top_logprobs": 5}
+    part = server.post(CHAT, body).json["choices"][0]
+    for field, text in (("content", part["message"]["content"]), ("reasoning_content", part["message"]["reasoning_content"])):
+        tokens = part["logprobs"][field]
+        check(b"".join(bytes(t["bytes"]) for t in tokens).decode() == text, field, tokens)
+        check("".join(t["token"] for t in tokens) == text, field)
+        for t in tokens:
+            top = t["top_logprobs"]
+            check(len(top) == 5 and [x["logprob"] for x in top] == sorted((x["logprob"] for x in top), reverse=True), t)
+            check(top[0]["bytes"] == t["bytes"] and top[0]["logprob"] == t["logprob"], "greedy takes the best", t)
+            check(t["logprob"] <= 0 and sum(math.exp(x["logprob"]) for x in top) < 1.0001, t)
+    part = server.post(CHAT, {**body, "top_logprobs": 0}).json["choices"][0]
+    check(part["logprobs"]["content"] and all(t["top_logprobs"] == [] for t in part["logprobs"]["content"]), part["logprobs"])
+    check(server.post(CHAT, {**GREEDY, "messages": ask(questions()[0])}).json["choices"][0]["logprobs"] is None)
+
+
+def stops(server):
+    """In the content alone; the longest held beginning comes out when nothing follows."""
+    q = questions()[0]
+    full = text_of(server, messages=ask(q))
+    check(full["content"] == q["answer"], full)
+    for stop in (" at the", "flute at", ".", "Tomor", ["none", "kery"], "t the b"):
+        c = text_of(server, messages=ask(q), stop=stop)
+        at = min((full["content"].find(s) for s in ([stop] if isinstance(stop, str) else stop) if s in full["content"]))
+        check(c["content"] == full["content"][:at] and c["finish"] == "stop", stop, c)
+        check(c["reasoning"] == full["reasoning"], "the reasoning is not cut", c)
+    for stop in ("bakery.x", "Tomor left the flute at the bakery. And", "x"):
+        c = text_of(server, messages=ask(q), stop=stop)
+        check(c == full, "nothing is lost", stop, c)
+    c = server.post(CHAT, {**GREEDY, "messages": ask(q), "stop": " at the", "logprobs": True}).json["choices"][0]
+    check("".join(t["token"] for t in c["logprobs"]["content"]) == c["message"]["content"], c)
+
+
+def usage(server):
+    q = questions()[0]
+    a = server.post(CHAT, {**GREEDY, "messages": ask(q), "timings": True}).json
+    u = a["usage"]
+    text = a["choices"][0]["message"]
+    check(u["total_tokens"] == u["prompt_tokens"] + u["completion_tokens"], u)
+    reasoning = int(run("tokenize", VALLEY, text["reasoning_content"], "--count").out)
+    check(u["completion_tokens_details"]["reasoning_tokens"] == reasoning, u, reasoning)
+    check(server.post("/apply-template", {"messages": ask(q)}).json["tokens"] == u["prompt_tokens"], u)
+    check(a["timings"]["predicted_n"] == u["completion_tokens"] and a["timings"]["prompt_ms"] > 0, a["timings"])
+    limited = server.post(CHAT, {**GREEDY, "messages": ask(q), "max_tokens": 9}).json
+    check(limited["usage"]["completion_tokens"] == 9 and limited["choices"][0]["finish_reason"] == "length", limited)
+    limited = server.post(CHAT, {**GREEDY, "messages": ask(q), "max_completion_tokens": 8}).json
+    check(limited["usage"]["completion_tokens"] == 8, limited)
+
+
+def second_turn(server):
+    """A conversation that goes on computes what is new, and says so."""
+    messages = user(document("winter.txt") + "\nWhere did Kesa leave the kite?")
+    first = server.post(CHAT, {**GREEDY, "messages": messages}).json
+    m = first["choices"][0]["message"]
+    more = messages + [{"role": "assistant", "content": m["content"], "reasoning_content": m["reasoning_content"]},
+                       *user("Who is Ramena's best friend?")]
+    warm = server.post(CHAT, {**GREEDY, "messages": more}).json
+    cold = server.post(CHAT, {**GREEDY, "messages": more, "cache_prompt": False}).json
+    cached = warm["usage"]["prompt_tokens_details"]["cached_tokens"]
+    new = warm["usage"]["prompt_tokens"] - first["usage"]["prompt_tokens"]
+    check(warm["usage"]["prompt_tokens"] - cached <= new + 64, warm["usage"], first["usage"])
+    check(cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0, cold["usage"])
+    check(whole(warm) == whole(cold), "a warm answer is a cold one", warm, cold)
+
+
+def errors(server):
+    ok = {"messages": user("Hello")}
+    too_long = {"messages": user(document() * 40)}
+    for stream in (False, True):
+        a = server.post(CHAT, {**too_long, "stream": stream})
+        check(a.status == 400 and a.error["code"] == "context_length_exceeded", a)
+        check(a.error["n_prompt_tokens"] > a.error["n_ctx"] > 0, a)
+        check(a.headers["content-type"].startswith("application/json"), a.headers)
+    for body, param in (({}, "messages"), ({"messages": []}, "messages"), ({**ok, "temperature": 9}, "temperature"),
+                        ({**ok, "n": 0}, "n"), ({**ok, "max_tokens": -5}, "max_tokens"), ({**ok, "stop": [""]}, "stop"),
+                        ({**ok, "top_p": 0}, "top_p"), ({**ok, "stream": "yes"}, "stream")):
+        for stream in (False, True):
+            a = server.post(CHAT, {"stream": stream, **body})
+            check(a.status == 400 and a.error["type"] == "invalid_request_error", body, a)
+            check((a.error["param"] or "").startswith(param), body, a)
+    check(server.post(CHAT, b"{").status == 400)
+    check(server.post(CHAT, b"[]").status == 400)
+    check(server.post(CHAT, {**ok, "max_tokens": 1, "no_such_field": 1}).status == 200)
+    check(server.metric("unknown_fields_total") >= 1)
+    check(server.post(CHAT, ok, {"Content-Type": "text/plain"}).status == 415)
+    a = server.get(CHAT)
+    check(a.status == 405 and a.headers["allow"] == "POST", a, a.headers)
+    check(server.get("/v1/nothing").status == 404)
+
+
+def together(server):
+    """16 at the same time give what each gives alone."""
+    bodies = [{"messages": ask(q) if i % 2 else user("Tell me a story about a fox."), "seed": i, "temperature": 0.9,
+               "max_tokens": 40, "logprobs": True, "top_logprobs": 1} for i, q in enumerate((questions() * 2)[:16])]
+    alone = [whole(server.post(CHAT, b).json) for b in bodies]
+    got = [None] * len(bodies)
+
+    def one(i):
+        if i % 2:
+            got[i] = whole(server.post(CHAT, bodies[i]).json)
+        else:
+            with server.stream(CHAT, {**bodies[i], "stream": True}) as events:
+                got[i], rest = joined(events)
+                check(rest["done"], rest)
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(bodies))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for i, (a, b) in enumerate(zip(alone, got)):
+        check(a == b, "request", i, a, b)
+    check(server.idle(), "places are given back")
+
+
+def progress_and_pings(model):
+    """A long prompt on a slow setting: progress when asked for, comments when nothing else is said."""
+    with Server(model, "-np", 1, "-c", 8192, "-b", 8, "--cpu", "scalar", "--sse-ping-interval", 0.1) as s:
+        body = {**GREEDY, "messages": user(document() * 2), "stream": True, "max_tokens": 2}
+        with s.stream(CHAT, {**body, "return_progress": True, "cache_prompt": False}) as events:
+            _, rest = joined(events)
+        steps = rest["progress"]
+        total = steps[-1]["total"]
+        check(len(steps) >= 10 and [p["processed"] for p in steps] == sorted(p["processed"] for p in steps), steps[:5])
+        check(all(p["total"] == total and p["cache"] == 0 for p in steps) and steps[-1]["processed"] == total, steps[-1])
+        check(all(a["time_ms"] <= b["time_ms"] for a, b in zip(steps, steps[1:])), steps[:5])
+        with s.stream(CHAT, {**body, "cache_prompt": False}) as events:
+            _, rest = joined(events)
+        check(rest["done"] and rest["progress"] == [], rest)
+        pings = [re.fullmatch(r"ping (\d+)/(\d+)", c) for c in events.comments]
+        check(len(pings) >= 3 and all(pings), events.comments)
+        check(all(int(p[2]) == total for p in pings) and int(pings[0][1]) < int(pings[-1][1]), events.comments)
+
+
+def idle(server):
+    """A server with nothing to do does nothing."""
+    check(server.idle())
+    before = server.cpu_seconds()
+    wait_for(lambda: False, 3 / SLOW)
+    check(server.cpu_seconds() - before < 0.05 * SLOW, "idle for 3 s costs", server.cpu_seconds() - before)
+
+
+def main():
+    with Server(VALLEY, "-np", 8) as s:
+        answers(s)
+        stream_is_whole(s)
+        chunks_as_promised(s)
+        choices_and_seeds(s)
+        logprobs(s)
+        stops(s)
+        usage(s)
+        second_turn(s)
+        errors(s)
+        together(s)
+        idle(s)
+    progress_and_pings(VALLEY)
+    finish()
+
+
+main()
