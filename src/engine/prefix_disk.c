@@ -84,10 +84,7 @@ static bool lay_out(neap_prefix_disk *d, char *base, uint64_t *bytes) {
     d->sizes = take(base, &used, n_chunks * sizeof(uint32_t));
     d->page = take(base, &used, s->page_bytes);
     d->load.tokens = take(base, &used, tokens);
-    for (int i = 0; i < NEAP_PREFIX_JOBS; i++) {
-        d->jobs[i].tokens = take(base, &used, tokens);
-        d->jobs[i].last_page = take(base, &used, s->page_bytes);
-    }
+    for (int i = 0; i < NEAP_PREFIX_JOBS; i++) d->jobs[i].tokens = take(base, &used, tokens);
     *bytes = used;
     return true;
 }
@@ -356,8 +353,6 @@ void neap_prefix_disk_save(neap_prefix_disk *d, const char *space, const int32_t
     memcpy(job->tokens, tokens, (size_t)n * sizeof *tokens);
     job->begin = begin;
     job->n = n;
-    if (n % NEAP_PAGE_ROWS != 0)
-        neap_caches_page_read(d->caches, job->hold.pages[job->hold.n_pages - 1], job->last_page);
     (void)pthread_mutex_lock(&d->lock);
     job->number = d->n_jobs++;
     job->state = NEAP_PREFIX_QUEUED;

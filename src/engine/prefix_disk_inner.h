@@ -154,8 +154,7 @@ typedef struct neap_prefix_job {
     uint8_t space[NEAP_PREFIX_KEY], key[NEAP_PREFIX_KEY];
     neap_prefix_chain begin;
     int64_t n;
-    int32_t *tokens;    /* [n_max] */
-    uint8_t *last_page; /* copy of a page that its owner may still write */
+    int32_t *tokens; /* [n_max] */
     neap_prefix_hold hold;
 } neap_prefix_job;
 

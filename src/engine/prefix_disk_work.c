@@ -122,13 +122,11 @@ typedef struct work {
 
 static const uint8_t *page_of(void *user, int32_t page) {
     const work *w = user;
-    const neap_prefix_job *job = w->job;
     lock(w->d);
     bool is_late = w->d->is_stopping && neap_clock_ns() > w->d->stop_at;
     unlock(w->d);
     if (is_late) return NULL;
-    if (page == job->hold.n_pages - 1 && job->n % NEAP_PAGE_ROWS != 0) return job->last_page;
-    neap_caches_page_read(w->d->caches, job->hold.pages[page], w->d->page);
+    neap_caches_page_read(w->d->caches, w->job->hold.pages[page], w->d->page);
     return w->d->page;
 }
 
