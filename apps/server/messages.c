@@ -41,12 +41,15 @@ static const char *stop_reason(const neap_answer_choice *c) {
     return c->stop != NULL ? "stop_sequence" : "end_turn";
 }
 
-static void add_usage(neap_cli_text *out, int64_t prompt, int64_t cached, int64_t fresh) {
+static void add_usage(neap_cli_text *out, int64_t prompt, int64_t cached, int64_t fresh, int64_t thinking) {
     neap_cli_json_open(out, "usage", '{');
     neap_cli_json_int(out, "input_tokens", prompt - cached);
     neap_cli_json_int(out, "cache_creation_input_tokens", 0);
     neap_cli_json_int(out, "cache_read_input_tokens", cached);
     neap_cli_json_int(out, "output_tokens", fresh);
+    neap_cli_json_open(out, "output_tokens_details", '{');
+    neap_cli_json_int(out, "thinking_tokens", thinking);
+    neap_cli_json_close(out, '}');
     neap_cli_json_close(out, '}');
 }
 
@@ -79,7 +82,7 @@ static void begin(neap_answer *a) {
     neap_cli_json_close(&out, ']');
     neap_cli_json_raw(&out, "stop_reason", "null", 4);
     neap_cli_json_raw(&out, "stop_sequence", "null", 4);
-    add_usage(&out, (int64_t)a->prompts[0].n_tokens, a->choices[0].n_cached, 0);
+    add_usage(&out, (int64_t)a->prompts[0].n_tokens, a->choices[0].n_cached, 0, 0);
     neap_cli_json_close(&out, '}');
     send(a, "message_start", &out);
 }
@@ -168,7 +171,7 @@ static void finish(neap_answer_choice *c) {
     neap_cli_json_cstring(&out, "stop_reason", stop_reason(c));
     neap_cli_json_cstring(&out, "stop_sequence", c->stop);
     neap_cli_json_close(&out, '}');
-    add_usage(&out, u.prompt, u.cached, u.fresh);
+    add_usage(&out, u.prompt, u.cached, u.fresh, u.reasoning);
     send(a, "message_delta", &out);
 }
 
@@ -233,7 +236,7 @@ static void whole(neap_answer *a, neap_cli_text *out) {
     neap_cli_json_close(out, ']');
     neap_cli_json_cstring(out, "stop_reason", stop_reason(c));
     neap_cli_json_cstring(out, "stop_sequence", c->stop);
-    add_usage(out, u.prompt, u.cached, u.fresh);
+    add_usage(out, u.prompt, u.cached, u.fresh, u.reasoning);
     neap_cli_json_close(out, '}');
 }
 

@@ -1,6 +1,6 @@
 /* A request of Anthropic's messages API as the chat request that the encoder takes.
  *
- *   system                 a system message in front
+ *   system                 a system message in front; messages of role system stay where they are
  *   text blocks            parts of the message's content
  *   thinking               reasoning_content; redacted_thinking holds nothing that could be read and is left out
  *   tool_use               tool_calls, with the input as it was written
@@ -106,12 +106,14 @@ int neap_param_in_messages(neap_params_reader *r, const neap_param *f, json_t *v
         char place[PLACE_BYTES];
         snprintf(place, sizeof place, "%s[%zu]", f->name, i);
         if (!json_is_object(m)) REFUSE(place, "must be an object");
-        int is_assistant = is_word(member(m, "role"), "assistant");
+        const json_t *role = member(m, "role");
+        int is_assistant = is_word(role, "assistant"), is_system = is_word(role, "system");
         snprintf(place, sizeof place, "%s[%zu].role", f->name, i);
-        if (!is_assistant && !is_word(member(m, "role"), "user")) REFUSE(place, "must be user or assistant");
+        if (!is_assistant && !is_system && !is_word(role, "user")) REFUSE(place, "must be user, assistant or system");
         snprintf(place, sizeof place, "%s[%zu].content", f->name, i);
         if (!json_is_string(content) && !json_is_array(content)) REFUSE(place, "must be a string or an array");
-        for (size_t k = 0; k < json_array_size(content); k++) {
+        if (is_system && check_texts(r, content, place) != 0) return -1;
+        for (size_t k = 0; k < json_array_size(content) && !is_system; k++) {
             snprintf(place, sizeof place, "%s[%zu].content[%zu]", f->name, i, k);
             if (check_block(r, json_array_get(content, k), place, is_assistant) != 0) return -1;
         }
@@ -145,8 +147,11 @@ int neap_param_in_tool_choice(neap_params_reader *r, const neap_param *f, json_t
 int neap_param_in_thinking(neap_params_reader *r, const neap_param *f, json_t *v) {
     const json_t *type = member(v, "type"), *budget = member(v, "budget_tokens");
     if (!json_is_object(v)) REFUSE(f->name, "must be an object");
+    if (!json_is_string(type)) REFUSE("thinking.type", "must be a string");
     if (!is_word(type, "enabled") && !is_word(type, "disabled") && !is_word(type, "adaptive"))
-        REFUSE("thinking.type", "must be enabled, disabled or adaptive");
+        UNSUPPORTED("thinking.type", "only enabled, disabled and adaptive are supported");
+    if (member(v, "display") != NULL && !is_word(member(v, "display"), "summarized"))
+        UNSUPPORTED("thinking.display", "thinking is always shown");
     if (budget != NULL && neap_param_int(budget, 1, INT32_MAX, &r->budget_tokens) != 0)
         REFUSE("thinking.budget_tokens", "must be an integer from 1 to %d", INT32_MAX);
     return neap_param_think(r, f->name, !is_word(type, "disabled"));
@@ -295,6 +300,11 @@ static void add_messages(neap_params_reader *r, neap_cli_text *out) {
             neap_cli_json_close(out, '}');
         } else if (is_word(member(m, "role"), "assistant")) {
             add_assistant(out, content, message);
+        } else if (is_word(member(m, "role"), "system")) {
+            neap_cli_json_open(out, NULL, '{');
+            neap_cli_json_cstring(out, "role", "system");
+            add_texts(out, "content", content, "");
+            neap_cli_json_close(out, '}');
         } else {
             add_user_blocks(out, content);
         }

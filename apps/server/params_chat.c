@@ -177,6 +177,8 @@ static int check_tool(neap_params_reader *r, const json_t *tool, const char *pla
     snprintf(param, sizeof param, "%s%s.strict", place, inside);
     if (member(function, "strict") != NULL && !json_is_boolean(member(function, "strict")))
         REFUSE(param, "must be true or false");
+    snprintf(param, sizeof param, "%s.defer_loading", place);
+    if (json_is_true(member(tool, "defer_loading"))) UNSUPPORTED(param, "all tools stand in the prompt");
     if (json_is_true(member(function, "strict"))) r->p->is_constrained = 1;
     return 0;
 }

@@ -100,7 +100,7 @@ const char neap_param_response_format_schema[] =
     "]}"
 #define IN_MESSAGE_LIST                                                                    \
     "{'type':'array','minItems':1,'items':{'type':'object','required':['role','content']," \
-    "'properties':{'role':{'enum':['user','assistant']},'content':{'anyOf':["              \
+    "'properties':{'role':{'enum':['user','assistant','system']},'content':{'anyOf':["     \
     "{'type':'string'},{'type':'array','items':{'type':'object','required':['type'],"      \
     "'properties':{'type':{'enum':['text','tool_use','tool_result','thinking',"            \
     "'redacted_thinking']}}}}]}}}}"
@@ -295,7 +295,14 @@ const neap_param neap_param_table[] = {
      .apis = MESSAGES,
      .kind = NEAP_PARAM_OBJECT,
      .doc = "Taken; every prompt is cached as far as it goes."},
+    HARMLESS("user_profile_id", MESSAGES, 256, "Taken; not used, stored or logged."),
+    HARMLESS("workspace_id", MESSAGES, 256, "Taken; not used, stored or logged."),
+    {.name = "prompt_cache_options",
+     .apis = OPENAI,
+     .kind = NEAP_PARAM_OBJECT,
+     .doc = "Taken; every prompt is cached as far as it goes."},
     ONLY("store", OPENAI, "[false]"),
+    ONLY("speed", MESSAGES, "['standard']"),
     ONLY("service_tier", OPENAI, "['auto','default']"),
     ONLY("service_tier", MESSAGES, "['auto','standard_only']"),
     ONLY("modalities", OPENAI, "[['text']]"),
@@ -341,6 +348,9 @@ const neap_param neap_param_table[] = {
     NO("documents", CHAT, "Put them into a message."),
     NO("samplers", OPENAI, "The order is fixed: bias, penalties, temperature, top_k, top_p, min_p."),
     NO("id_slot", OPENAI, "Places are given by the scheduler."),
+    NO("moderation", CHAT, "Answers are the model's own."),
+    NO("diagnostics", MESSAGES, "The usage says how much was cached."),
+    NO("inference_geo", MESSAGES, "There is one place."),
     NO("container", MESSAGES, "Code is run nowhere."),
     NO("mcp_servers", MESSAGES, "The server never opens a connection to anywhere."),
     NO("context_management", MESSAGES, "The whole conversation is the prompt."),

@@ -47,6 +47,7 @@ static void model_object(const neap_server *s, neap_cli_text *out) {
     neap_cli_json_int(out, "created", s->started);
     neap_cli_json_cstring(out, "created_at", when);
     neap_cli_json_cstring(out, "display_name", neap_serve_model_name(s));
+    neap_cli_json_cstring(out, "lifecycle", "active");
     neap_cli_json_cstring(out, "owned_by", "neap");
     neap_cli_json_int(out, "max_model_len", context_of(s));
     neap_cli_json_close(out, '}');
