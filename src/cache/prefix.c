@@ -1,14 +1,14 @@
 /* The prefix cache as its callers see it: find, open, put, close, and what a copy on disk needs. See prefix.h; the tree
  * itself is in prefix_tree.c.
  *
- * How a prompt is looked up: whole pages by hash, from the root down, as far as they go; below the last one all children
- * are compared with what is left of the prompt. In a model with recurrent layers the deepest checkpoint within that
- * common part counts; if there is none, the same is asked one page higher, where siblings that begin alike are looked at
- * too, and so on. So the cost is the pages of the prompt plus a few rows of siblings.
+ * How a prompt is looked up: whole pages by hash, from the root down, as far as they go; below the last one all
+ * children are compared with what is left of the prompt. In a model with recurrent layers the deepest checkpoint within
+ * that common part counts; if there is none, the same is asked one page higher, where siblings that begin alike are
+ * looked at too, and so on. So the cost is the pages of the prompt plus a few rows of siblings.
  *
  * How a slot enters what it computed: the same walk. A page that the tree has already (the same tokens, so the same
- * bytes) is kept, else the slot's own page is referenced. A page that is not full yet grows with its slot. All books are
- * touched by the engine's thread alone; memory is claimed at creation. */
+ * bytes) is kept, else the slot's own page is referenced. A page that is not full yet grows with its slot. All books
+ * are touched by the engine's thread alone; memory is claimed at creation. */
 #include "cache/prefix.h"
 
 #include <assert.h>
@@ -174,8 +174,8 @@ static int32_t best_child(const neap_prefix *p, int32_t parent, const int32_t *t
     return longest;
 }
 
-/* The deepest place where a prompt with these first n tokens can begin; whole: at the end of a page, where nothing has to
- * be copied. */
+/* The deepest place where a prompt with these first n tokens can begin; whole: at the end of a page, where nothing has
+ * to be copied. */
 static point find_point(const neap_prefix *p, const char *space, const int32_t *tokens, int64_t n, bool whole) {
     point pt = {.node = -1, .state = -1};
     int32_t root = find_root(p, space);

@@ -3,16 +3,17 @@
  * Two things make up the memory of a prefix of n tokens: the pages of its positions (latents, index keys) and, where a
  * model has recurrent layers, the state after exactly n tokens. Pages are shared by reference: a page that a sequence
  * filled stays where it is, the tree takes a reference. States are copied out at chosen points (checkpoints). A prompt
- * can begin at the deepest point for which BOTH exist, never at one that one kind of layer lacks; what lies between that
- * point and the first difference is computed again, into pages of its own.
+ * can begin at the deepest point for which BOTH exist, never at one that one kind of layer lacks; what lies between
+ * that point and the first difference is computed again, into pages of its own.
  *
  *   tree      a root per space; a node is a page of 64 positions: their tokens (1..64), the page, its checkpoints
- *             (offset 1..n inside the node -> state). Children are told apart by their tokens; two siblings may begin alike.
- *   hit       whole pages are referenced: nobody writes them any more. A page that is used only up to an offset < 64 is
- *             copied, because the new sequence writes behind the offset
- *   written   a checkpoint or page is entered by the caller only after the step that computed it has ended; there is no
- *             way to enter a place first and the bytes later. Loading (reserve, publish) is the same: nobody finds it
- *             before publish.
+ *             (offset 1..n inside the node -> state). Children are told apart by their tokens; two siblings may begin
+ *             alike.
+ *   hit       whole pages are referenced: nobody writes them any more. A page that is used only up to an offset < 64
+ *             is copied, because the new sequence writes behind the offset
+ *   written   a checkpoint or page is entered by the caller only after the step that computed it has ended; there is
+ *             no way to enter a place first and the bytes later. Loading (reserve, publish) is the same: nobody finds
+ *             it before publish.
  *   eviction  leaves first, by value: tokens saved (distance to the checkpoint before it) / age in calls, per byte. A
  *             node may lose its states and keep its page. Pages that a slot uses or a hold covers are never evicted.
  *             A new checkpoint always gets a place while there is one that is not held: the least valuable goes.

@@ -1,17 +1,17 @@
-/* The tree of the prefix cache: nodes, checkpoints, and who goes first when room is needed. See prefix.h for the idea and
- * prefix_inner.h for the words. prefix.c calls; nothing here looks at slots.
+/* The tree of the prefix cache: nodes, checkpoints, and who goes first when room is needed. See prefix.h for the idea
+ * and prefix_inner.h for the words. prefix.c calls; nothing here looks at slots.
  *
  * Eviction. The value of a leaf is what its checkpoints save (tokens since the checkpoint before them) per byte that
- * goes with it, divided by its age in calls; without recurrent layers all pages weigh the same. Leaves are kept in lists
- * by the power of two of their weight, each in the order of use, so that the least valuable is among the tails: no call
- * looks at all nodes. A leaf without checkpoint in a model that needs one weighs nothing and goes first, which is how a
- * chain of pages follows the checkpoint at its end.
+ * goes with it, divided by its age in calls; without recurrent layers all pages weigh the same. Leaves are kept in
+ * lists by the power of two of their weight, each in the order of use, so that the least valuable is among the tails:
+ * no call looks at all nodes. A leaf without checkpoint in a model that needs one weighs nothing and goes first, which
+ * is how a chain of pages follows the checkpoint at its end.
  *
  * Checkpoints alone go by distance / age. Along one long prompt that leaves distances that grow with the distance from
  * its end: the geometric trail of the design, without a rule of its own.
  *
- * Hash: SipHash-2-4, 128 bits (Aumasson, Bernstein: "SipHash: a fast short-input PRF"), keyed per process. It only finds
- * the place to look; tokens decide. */
+ * Hash: SipHash-2-4, 128 bits (Aumasson, Bernstein: "SipHash: a fast short-input PRF"), keyed per process. It only
+ * finds the place to look; tokens decide. */
 #include <assert.h>
 #include <string.h>
 

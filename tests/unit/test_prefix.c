@@ -1,8 +1,8 @@
-/* The prefix cache against a naive one: every look-up is compared with all paths of the tree tried one by one and, where
- * nothing is evicted, with a plain list of everything that was entered. Pages and states hold a function of the tokens
- * before them, computed from what the caches hold (so a wrong page, a stale state or a missing copy spreads), and are
- * compared with one computed from the tokens alone after every opening. Books are audited after every call; free memory
- * is full of NaN. Cases B1, B5, B6, B8, B9, B12; reliability I3. */
+/* The prefix cache against a naive one: every look-up is compared with all paths of the tree tried one by one and,
+ * where nothing is evicted, with a plain list of everything that was entered. Pages and states hold a function of the
+ * tokens before them, computed from what the caches hold (so a wrong page, a stale state or a missing copy spreads),
+ * and are compared with one computed from the tokens alone after every opening. Books are audited after every call;
+ * free memory is full of NaN. Cases B1, B5, B6, B8, B9, B12; reliability I3. */
 #include "prefix_world.h"
 
 /* ---- steps of a test ---- */
@@ -371,7 +371,8 @@ static void without_a_page_an_older_checkpoint_serves(void **state) {
     unmake(w);
 }
 
-/* A pool that a prompt fills: the hit stays inside it, and where the copy of a page is too much, a whole page serves. */
+/* A pool that a prompt fills: the hit stays inside it, and where the copy of a page is too much, a whole page serves.
+ */
 static void a_hit_fits_a_full_pool(void **state) {
     (void)state;
     int32_t t[MAX];
