@@ -449,6 +449,87 @@ static void test_nan_is_not_kept(void **state) {
     }
 }
 
+/* ---- across restarts ---- */
+
+static void count_warnings(void *user, neap_log_level level, const char *text) {
+    (void)text;
+    if (level >= NEAP_LOG_WARN) ++*(int *)user;
+}
+
+static int64_t turn(const neap_model *m, const neap_engine_options *o, question *q, const char *what,
+                    neap_engine_stats *stats) {
+    neap_engine *e = create(m, o);
+    run_one(e, q);
+    compare(q, base_name(m->dir), what);
+    *stats = stats_of(e);
+    neap_engine_destroy(e);
+    return q->heard.n_cached;
+}
+
+static void damage(const char *dir) {
+    char command[256];
+    snprintf(command, sizeof command,
+             "cd '%s' && for f in *; do test $(stat -c %%s \"$f\") -gt 2000 && printf 'XXXX' | "
+             "dd of=\"$f\" bs=1 seek=1500 conv=notrunc 2>/dev/null; done; true",
+             dir);
+    assert_int_equal(system(command), 0);
+}
+
+/* An engine is closed and another one goes on where it was; damaged files and other formats are computed again. */
+static void test_restart(void **state) {
+    (void)state;
+    static question q, next;
+    for (int i = 0; i < n_paths; i++) {
+        char dir[64] = "/tmp/neap-prefix-XXXXXX", command[128];
+        int n_warnings = 0;
+        neap_engine_stats stats;
+        neap_model *m = open_model(paths[i], NULL);
+        neap_engine_options o = options_of(512, 64);
+        neap_engine *cold = create(m, &o);
+        if (mkdtemp(dir) == NULL) abort();
+        random_tokens(q.tokens, 300, m->net.vocab, 12);
+        ask(&q, 300, 20, 1);
+        q.request.space = "somebody";
+        solo(cold, &q);
+        memcpy(next.tokens, q.tokens, 300 * sizeof(int32_t));
+        memcpy(next.tokens + 300, q.wanted.tokens, 20 * sizeof(int32_t));
+        random_tokens(next.tokens + 320, 30, m->net.vocab, 13);
+        ask(&next, 350, 10, 2);
+        next.request.space = "somebody";
+        solo(cold, &next);
+        neap_engine_destroy(cold);
+        o.prefix_cache = 1;
+        o.prefix_dir = dir;
+        o.log = count_warnings;
+        o.log_user = &n_warnings;
+        assert_int_equal(turn(m, &o, &q, "before the restart", &stats), 0);
+        assert_int_equal(turn(m, &o, &next, "after the restart", &stats), 319);
+        assert_int_equal(stats.disk_loads > 0, 1);
+        assert_true(stats.disk_bytes > 0);
+        next.request.space = "another";
+        assert_int_equal(turn(m, &o, &next, "another space", &stats), 0);
+        next.request.space = "somebody";
+        o.cache_type = NEAP_CACHE_F32; /* (its answers may differ) */
+        neap_engine *e = create(m, &o);
+        run_one(e, &next);
+        assert_int_equal(next.heard.n_cached, 0);
+        neap_engine_destroy(e);
+        o.cache_type = NEAP_CACHE_DEFAULT;
+        assert_int_equal(n_warnings, 0);
+        damage(dir);
+        assert_true(turn(m, &o, &next, "damaged", &stats) < 319);
+        assert_true(stats.disk_rejects > 0 && n_warnings > 0);
+        /* What cannot be used is said once, and everything goes on. */
+        n_warnings = 0;
+        o.prefix_dir = "/proc/neap";
+        assert_int_equal(turn(m, &o, &next, "no directory", &stats), 0);
+        assert_int_equal(n_warnings, 1);
+        snprintf(command, sizeof command, "rm -rf '%s'", dir);
+        assert_int_equal(system(command), 0);
+        neap_model_close(m);
+    }
+}
+
 static int setup(void **state) {
     (void)state;
     is_long = getenv("NEAP_LONG") != NULL;
@@ -461,7 +542,7 @@ int main(void) {
         cmocka_unit_test(test_every_length),    cmocka_unit_test(test_formats),  cmocka_unit_test(test_divergence),
         cmocka_unit_test(test_turns),           cmocka_unit_test(test_again),    cmocka_unit_test(test_spaces),
         cmocka_unit_test(test_eviction),        cmocka_unit_test(test_together), cmocka_unit_test(test_leader_goes),
-        cmocka_unit_test(test_nan_is_not_kept),
+        cmocka_unit_test(test_nan_is_not_kept), cmocka_unit_test(test_restart),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -589,6 +589,289 @@ static void test_busy_and_reclaim(void **state) {
     neap_engine_destroy(e);
 }
 
+/* ---- waiting ---- */
+
+static neap_engine *open_queue(int32_t seqs_max, int32_t queue_max, uint64_t queue_tokens_max, int32_t optimistic,
+                               uint64_t cache_tokens_max) {
+    neap_engine_options o;
+    neap_engine *e = NULL;
+    neap_engine_options_init(&o);
+    o.n_threads = 1;
+    o.seqs_max = seqs_max;
+    o.context_max = 256;
+    o.batch_tokens_max = 64;
+    o.queue_max = queue_max;
+    o.queue_tokens_max = queue_tokens_max;
+    o.optimistic = optimistic;
+    o.cache_tokens_max = cache_tokens_max;
+    assert_int_equal(neap_engine_create(&e, &model, &o), NEAP_OK);
+    return e;
+}
+
+static neap_engine_stats stats_of(const neap_engine *e) {
+    neap_engine_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(neap_engine_statistics(e, &stats), NEAP_OK);
+    return stats;
+}
+
+/* First come, first served; each as alone; the numbers say who waits. */
+static void test_queue_order(void **state) {
+    (void)state;
+    enum { N = 8 };
+    static said s[N], wanted[N];
+    neap_seq *seq[N];
+    neap_request r[N];
+    int begun = 0;
+    neap_engine *e = open_queue(2, N, 0, 0, 0);
+    for (int i = 0; i < N; i++) {
+        r[i] = request_of(prompt + 10 * i, 20 + (size_t)i, 3 + 5 * (i % 3), &s[i]);
+        seq[i] = submit(e, &r[i]);
+    }
+    neap_engine_stats stats = stats_of(e);
+    assert_int_equal(stats.seqs_running, 2);
+    assert_int_equal(stats.seqs_waiting, N - 2);
+    assert_int_equal(stats.waiting_tokens, 22 + 23 + 24 + 25 + 26 + 27);
+    neap_event event = {.struct_size = sizeof event};
+    while (neap_step(e) == NEAP_OK) {
+        while (neap_poll(e, &event) == NEAP_OK) {
+            if (event.kind == NEAP_EVENT_BEGIN) {
+                assert_ptr_equal(event.seq, seq[begun++]);
+                assert_int_equal(event.n_done, 0);
+                assert_int_equal(event.n_total, (int64_t)r[begun - 1].n_tokens);
+            }
+            hear(&event);
+        }
+    }
+    assert_int_equal(begun, N);
+    for (int i = 0; i < N; i++) {
+        solo(&model, &r[i], 256, &wanted[i]);
+        assert_same_said(&s[i], &wanted[i]);
+    }
+    stats = stats_of(e);
+    assert_int_equal(stats.seqs_waiting + stats.waiting_tokens + stats.cache_tokens_used, 0);
+    neap_engine_destroy(e);
+}
+
+static void test_queue_limits(void **state) {
+    (void)state;
+    neap_seq *seq = NULL;
+    neap_engine *e = open_queue(1, 2, 0, 0, 0);
+    neap_request r = request_of(prompt, 10, 5, NULL);
+    for (int i = 0; i < 3; i++) submit(e, &r);
+    assert_int_equal(neap_submit(e, &r, &seq), NEAP_BUSY);
+    assert_string_equal(neap_last_error(), "the queue is full: 2 requests wait, queue_max is 2");
+    assert_null(seq);
+    run_all(e);
+    submit(e, &r);
+    neap_engine_destroy(e); /* with a running one */
+    e = open_queue(1, 100, 50, 0, 0);
+    neap_seq *first = submit(e, &r);
+    for (int i = 0; i < 5; i++) submit(e, &r);
+    assert_int_equal(neap_submit(e, &r, &seq), NEAP_BUSY);
+    assert_string_equal(neap_last_error(),
+                        "the queue is full: 10 more prompt tokens would make 60, queue_tokens_max is 50");
+    assert_int_equal(stats_of(e).seqs_waiting, 5);
+    neap_seq_free(first); /* makes a place */
+    assert_int_equal(neap_step(e), NEAP_OK);
+    assert_int_equal(stats_of(e).seqs_waiting, 4);
+    submit(e, &r);
+    neap_engine_destroy(e); /* with waiting ones */
+    /* Without a queue: why not. */
+    e = open_queue(1, 0, 0, 0, 0);
+    submit(e, &r);
+    assert_int_equal(neap_submit(e, &r, &seq), NEAP_BUSY);
+    assert_string_equal(neap_last_error(), "all 1 sequences are running");
+    neap_engine_destroy(e);
+    e = open_queue(3, 0, 0, 0, 256);
+    r = request_of(prompt, 100, 60, NULL);
+    submit(e, &r);
+    assert_int_equal(neap_submit(e, &r, &seq), NEAP_BUSY);
+    assert_string_equal(neap_last_error(),
+                        "no cache space for 100 prompt tokens and max_tokens 60 beside what is running");
+    assert_int_equal(stats_of(e).seqs_waiting, 0);
+    neap_engine_destroy(e);
+    /* A large one waits for pages; those behind it do not overtake. */
+    e = open_queue(3, 4, 0, 0, 256);
+    static said s[3];
+    r = request_of(prompt, 10, 100, &s[0]);
+    submit(e, &r);
+    r = request_of(prompt, 150, 50, &s[1]);
+    submit(e, &r);
+    r = request_of(prompt, 10, 20, &s[2]);
+    submit(e, &r);
+    while (!s[0].is_done) {
+        assert_int_equal(neap_step(e), NEAP_OK);
+        drain(e);
+        assert_false(s[1].has_begun || s[2].has_begun);
+    }
+    run_all(e);
+    assert_true(s[1].is_done && s[2].is_done);
+    neap_engine_destroy(e);
+}
+
+/* Cancelled and freed while they wait: an end without a beginning, or none at all. */
+static void test_cancel_waiting(void **state) {
+    (void)state;
+    static said s[400];
+    neap_seq *seq[400];
+    neap_engine *e = open_queue(1, 400, 100000, 0, 0);
+    for (int i = 0; i < 400; i++) {
+        neap_request r = request_of(prompt, 5, 4, &s[i]);
+        seq[i] = submit(e, &r);
+    }
+    for (int i = 1; i < 400; i++) assert_int_equal(neap_cancel(seq[i]), NEAP_OK);
+    neap_seq_free(seq[7]);
+    assert_int_equal(neap_step(e), NEAP_OK); /* as many ends as there is room for events */
+    assert_in_range(stats_of(e).seqs_waiting, 0, 398);
+    run_all(e);
+    for (int i = 0; i < 400; i++) {
+        if (i == 7) continue;
+        assert_true(s[i].is_done);
+        assert_int_equal(s[i].finish, i ? NEAP_FINISH_CANCELLED : NEAP_FINISH_LENGTH);
+        assert_int_equal(s[i].status, i ? NEAP_CANCELLED : NEAP_OK);
+        assert_int_equal(s[i].has_begun, i == 0);
+    }
+    assert_false(s[7].is_done);
+    assert_int_equal(fake.n_runs, 4);
+    neap_engine_destroy(e);
+}
+
+static void test_pause(void **state) {
+    (void)state;
+    static said s[3], wanted;
+    neap_seq *seq[3];
+    neap_engine *e = open_queue(2, 3, 0, 0, 0);
+    for (int i = 0; i < 3; i++) {
+        neap_request r = request_of(prompt, 30, 20, &s[i]);
+        seq[i] = submit(e, &r);
+        solo(&model, &r, 256, &wanted);
+        memset(&s[i], 0, sizeof s[i]);
+    }
+    assert_int_equal(neap_pause(NULL, 1), NEAP_INVALID_ARGUMENT);
+    while (s[0].n_tokens < 5) {
+        assert_int_equal(neap_step(e), NEAP_OK);
+        drain(e);
+    }
+    assert_int_equal(neap_pause(seq[0], 1), NEAP_OK);
+    assert_int_equal(neap_pause(seq[2], 1), NEAP_OK); /* while it waits: it is not admitted */
+    run_all(e);
+    assert_int_equal(s[0].n_tokens, 5);
+    assert_true(s[1].is_done && !s[2].has_begun);
+    assert_same_said(&s[1], &wanted);
+    const int32_t n_runs = fake.n_runs;
+    for (int i = 0; i < 3; i++) assert_int_equal(neap_step(e), NEAP_AGAIN); /* all who are left are paused */
+    assert_int_equal(fake.n_runs, n_runs);
+    assert_int_equal(stats_of(e).seqs_running, 1);
+    assert_int_equal(stats_of(e).seqs_waiting, 1);
+    assert_int_equal(neap_pause(seq[2], 0), NEAP_OK);
+    run_all(e);
+    assert_same_said(&s[2], &wanted);
+    assert_int_equal(s[0].n_tokens, 5);
+    assert_int_equal(neap_pause(seq[0], 0), NEAP_OK);
+    run_all(e);
+    assert_same_said(&s[0], &wanted);
+    /* A paused one can be cancelled, running or waiting. */
+    for (int i = 0; i < 3; i++) {
+        neap_request r = request_of(prompt, 30, 20, &s[i]);
+        seq[i] = submit(e, &r);
+        assert_int_equal(neap_pause(seq[i], 1), NEAP_OK);
+    }
+    assert_int_equal(neap_step(e), NEAP_OK); /* tells that two have begun */
+    assert_int_equal(neap_step(e), NEAP_AGAIN);
+    for (int i = 0; i < 3; i++) assert_int_equal(neap_cancel(seq[i]), NEAP_OK);
+    assert_int_equal(neap_step(e), NEAP_OK);
+    assert_int_equal(neap_step(e), NEAP_AGAIN);
+    drain(e);
+    for (int i = 0; i < 3; i++) assert_int_equal(s[i].finish, NEAP_FINISH_CANCELLED);
+    neap_engine_destroy(e);
+}
+
+/* More than the pool holds: the newest gives way, again and again, and nobody can tell from what is said. */
+static void test_giving_way(void **state) {
+    (void)state;
+    enum { N = 5 };
+    static said s[N], wanted[N];
+    neap_engine *e = open_queue(N, N, 0, 1, 640);
+    for (int i = 0; i < N; i++) {
+        neap_request r = request_of(prompt + i, 30, 200, &s[i]);
+        r.sampling.temperature = 1.0f;
+        r.sampling.seed = (uint64_t)i;
+        solo(&model, &r, 256, &wanted[i]);
+        r.user = &s[i];
+        submit(e, &r);
+    }
+    const uint64_t before = neap_alloc_calls();
+    while (!s[N - 1].is_done) {
+        assert_int_equal(neap_step(e), NEAP_OK);
+        drain(e);
+        for (int i = 0; i + 1 < N; i++)
+            assert_true(s[i].n_tokens >= s[i + 1].n_tokens); /* the older one keeps its place */
+    }
+    assert_int_equal(neap_alloc_calls(), before);
+    for (int i = 0; i < N; i++) {
+        assert_same_said(&s[i], &wanted[i]);
+        assert_int_equal(s[i].n_prompt_done, 30);
+    }
+    assert_true(stats_of(e).preemptions > 0);
+    assert_true(stats_of(e).rows > N * (30 + 199)); /* what was computed again */
+    assert_int_equal(stats_of(e).cache_tokens_used, 0);
+    neap_engine_destroy(e);
+}
+
+static void count_warnings(void *user, neap_log_level level, const char *text) {
+    if (level == NEAP_LOG_WARN && strstr(text, "prefix") != NULL) ++*(int *)user;
+}
+
+/* What is of no use is never silent; what is asked for wrongly is refused. */
+static void test_prefix_options(void **state) {
+    (void)state;
+    static const int32_t falling[2] = {3, 2};
+    static const int32_t beyond[1] = {6};
+    static const int32_t zero[1] = {0};
+    static const struct {
+        const int32_t *marks;
+        size_t n;
+        const char *text;
+    } bad[] = {{falling, 2, "marks[1] is 2; allowed is 3 .. 5"},
+               {beyond, 1, "marks[0] is 6; allowed is 1 .. 5"},
+               {zero, 1, "marks[0] is 0; allowed is 1 .. 5"},
+               {NULL, 1, "marks is NULL but has 1 entries"},
+               {zero, 65537, "n_marks is 65537; allowed is 0 .. 65536"}};
+    int n_warnings = 0;
+    neap_seq *seq;
+    neap_engine *e = NULL;
+    neap_engine_options o;
+    neap_engine_options_init(&o);
+    o.n_threads = 1;
+    o.context_max = CTX;
+    o.prefix_cache = 1; /* of which the toy model knows nothing */
+    o.prefix_dir = "/nowhere";
+    o.log = count_warnings;
+    o.log_user = &n_warnings;
+    assert_int_equal(neap_engine_create(&e, &model, &o), NEAP_OK);
+    assert_int_equal(n_warnings, 2);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        neap_request r = request_of(prompt, 5, 5, NULL);
+        r.marks = bad[i].marks;
+        r.n_marks = bad[i].n;
+        assert_int_equal(neap_submit(e, &r, &seq), NEAP_INVALID_ARGUMENT);
+        assert_non_null(strstr(neap_last_error(), bad[i].text));
+    }
+    neap_request r = request_of(prompt, 5, 5, NULL);
+    r.marks = falling;
+    r.n_marks = 1;
+    submit(e, &r);
+    run_all(e);
+    neap_engine_destroy(e);
+    o.prefix_cache = 2;
+    assert_int_equal(neap_engine_create(&e, &model, &o), NEAP_INVALID_ARGUMENT);
+    assert_non_null(strstr(neap_last_error(), "prefix_cache is 2; allowed is 0 .. 1"));
+    o.prefix_cache = 0;
+    o.queue_max = -1;
+    assert_int_equal(neap_engine_create(&e, &model, &o), NEAP_INVALID_ARGUMENT);
+    assert_non_null(strstr(neap_last_error(), "queue_max is -1"));
+}
+
 /* ---- things that break ---- */
 
 static void test_nonfinite(void **state) {
@@ -997,6 +1280,12 @@ int main(void) {
         TEST(test_cancel_in_prompt),
         TEST(test_cancel_from_outside),
         TEST(test_busy_and_reclaim),
+        TEST(test_queue_order),
+        TEST(test_queue_limits),
+        TEST(test_cancel_waiting),
+        TEST(test_pause),
+        TEST(test_giving_way),
+        TEST(test_prefix_options),
         TEST(test_nonfinite),
         TEST(test_forward_failure),
         TEST(test_close_failure),

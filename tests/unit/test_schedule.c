@@ -193,6 +193,8 @@ static void one_schedule(const neap_model *m) {
     o.context_max = 128;
     o.batch_tokens_max = 1 + (int32_t)below(below(2) ? 6 : 100);
     o.cache_tokens_max = 128 + 64 * below((uint32_t)seqs_max * 2);
+    o.queue_max = below(2) ? (int32_t)below(REQUESTS) : 0;
+    o.optimistic = (int32_t)below(2);
     assert_int_equal(neap_engine_create(&e, m, &o), NEAP_OK);
     for (int i = 0; i < n; i++) order[i] = (int)below(REQUESTS);
     for (int i = 0; i < REQUESTS; i++) cases[i].seq = NULL;
