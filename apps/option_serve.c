@@ -448,7 +448,7 @@ static const neap_cli_option serve_rows[] = {
      .group = GROUP_LIMITS,
      .commands = SERVE,
      .has_environment = 1,
-     .help = "prompt tokens of all that wait; 0: 4 x context; more: 429"},
+     .help = "prompt tokens of all that wait; 0: 64 x context; more: 429"},
     {{"--queue-timeout"},
      NEAP_CLI_REAL,
      AT(serve.limits.queue_seconds),

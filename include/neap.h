@@ -338,7 +338,7 @@ typedef struct neap_engine_options {
     int32_t enable_hash;       /* 1: and with hashes of every op's outputs; slow */
     const neap_tuning *tuning; /* borrowed during the call; NULL = the defaults */
     int32_t queue_max;         /* requests that may wait for a place, first come first served; 0 = none: NEAP_BUSY */
-    uint64_t queue_tokens_max; /* prompt tokens of all that wait; 0 = 4 * context_max */
+    uint64_t queue_tokens_max; /* prompt tokens of all that wait; 0 = 64 * context_max */
     int32_t prefix_cache; /* 1: what sequences computed is kept for prompts that begin alike (docs/prefix-cache.md) */
     int32_t checkpoints_max;       /* recurrent states kept for that; 0 = 64, or as many as take 1/8 of what is free */
     int32_t checkpoint_spacing;    /* tokens between checkpoints inside a long prompt; 0 = a sixteenth of it, >= 256 */

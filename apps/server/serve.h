@@ -14,7 +14,7 @@
 typedef struct neap_serve_limits {
     neap_http_limits http;
     int64_t json_depth, json_nodes;                    /* 64; 4 * context + 65536 (0) */
-    int64_t queue_requests, queue_tokens;              /* 256; 4 * context (0) */
+    int64_t queue_requests, queue_tokens;              /* 256; 64 * context (0) */
     double queue_seconds, request_seconds;             /* 60; 0 = none */
     int64_t choices, stop_strings, stop_bytes;         /* 16, 16, 1024 */
     int64_t logit_bias, top_logprobs;                  /* 1024, 20 */

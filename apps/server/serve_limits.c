@@ -48,7 +48,7 @@ void neap_serve_limits_fill(neap_serve_limits *out, const neap_cli_serve_limits 
 
 void neap_serve_limits_resolve(neap_serve_limits *l, int32_t context_max) {
     if (l->json_nodes == 0) l->json_nodes = 4 * (int64_t)context_max + 65536;
-    if (l->queue_tokens == 0) l->queue_tokens = 4 * (int64_t)context_max;
+    if (l->queue_tokens == 0) l->queue_tokens = 64 * (int64_t)context_max;
 }
 
 /* ---- --show-limits ---- */

@@ -66,7 +66,7 @@ neap_status neap_engine_options_resolve(neap_engine_options *o, const neap_model
     if (o->cache_tokens_max == 0) o->cache_tokens_max = (uint64_t)o->seqs_max * (uint64_t)o->context_max;
     /* no step can have more rows than the caches have tokens */
     if ((uint64_t)o->batch_tokens_max > o->cache_tokens_max) o->batch_tokens_max = (int32_t)o->cache_tokens_max;
-    if (o->queue_tokens_max == 0) o->queue_tokens_max = 4 * (uint64_t)o->context_max;
+    if (o->queue_tokens_max == 0) o->queue_tokens_max = 64 * (uint64_t)o->context_max;
     if (o->prefix_dir_bytes_max == 0) o->prefix_dir_bytes_max = DEFAULT_PREFIX_DIR_BYTES;
     resolve_checkpoints(o, m);
     return NEAP_OK;
