@@ -81,7 +81,10 @@ static void record(neap_answer *a, const char *how) {
         r->fresh = u.fresh;
         r->finish = how != NULL ? how : a->choices[0].finish;
     }
-    for (size_t i = 0; a->keeps_text && a->choices != NULL && i < a->n_choices; i++) {
+    if (!a->keeps_text) return;
+    if (a->params.chat != NULL)
+        neap_serve_log_fields(NEAP_LOG_INFO, "content", "id", neap_http_id(a->x), "request", a->params.chat, NULL);
+    for (size_t i = 0; a->choices != NULL && i < a->n_choices; i++) {
         neap_answer_choice *c = &a->choices[i];
         neap_serve_log_fields(NEAP_LOG_INFO, "content", "id", neap_http_id(a->x), "reasoning",
                               neap_cli_text_string(&c->reasoning), "content", neap_cli_text_string(&c->content), NULL);

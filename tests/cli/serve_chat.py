@@ -6,10 +6,11 @@ must give from the whole answer to the same request, and the other way round.
 """
 import json
 import math
+import os
 import re
 import threading
 
-from cli_shared import SLOW, check, finish, run
+from cli_shared import SLOW, byte_model, byte_tokenizer, check, finish, load_model, run, scratch, write_model
 from serve_shared import CHAT, VALLEY, Server, ask, document, joined, questions, user, whole, wait_for
 
 GREEDY = {"temperature": 0}
@@ -221,11 +222,38 @@ def progress_and_pings(model):
         check(all(p["total"] == total and p["cache"] == 0 for p in steps) and steps[-1]["processed"] == total, steps[-1])
         check(all(a["time_ms"] <= b["time_ms"] for a, b in zip(steps, steps[1:])), steps[:5])
         with s.stream(CHAT, {**body, "cache_prompt": False}) as events:
+            check(s.get("/health").status == 200 and s.get("/ready").status == 200, "a prompt is no reason not to answer")
             _, rest = joined(events)
         check(rest["done"] and rest["progress"] == [], rest)
         pings = [re.fullmatch(r"ping (\d+)/(\d+)", c) for c in events.comments]
         check(len(pings) >= 3 and all(pings), events.comments)
         check(all(int(p[2]) == total for p in pings) and int(pings[0][1]) < int(pings[-1][1]), events.comments)
+
+
+def numbers_not_finite():
+    """Weights that give NaN for one byte: that request ends with an error, the others and the next ones do not notice."""
+    tensors = load_model(byte_model())
+    name = next(n for n in tensors if n.endswith("embed_tokens.weight"))
+    dtype, shape, data = tensors[name]
+    row, width = ord("~"), len(data) // shape[0]
+    tensors[name] = (dtype, shape, data[:row * width] + b"\xc0\x7f" * (width // 2) + data[(row + 1) * width:])
+    broken = write_model(os.path.join(scratch(), "broken"), tensors, byte_model())
+    byte_tokenizer(broken)
+    body = {**GREEDY, "max_tokens": 30, "ignore_eos": True, "logit_bias": {"257": -100, "258": -100, str(row): -100}}
+    with Server(broken, "--allow-nonfinite", "-np", 4, "-c", 2048) as s:
+        good = {**body, "messages": user("Hello")}
+        want = whole(s.post(CHAT, good).json)
+        with s.stream(CHAT, {**good, "stream": True}) as beside:
+            a = s.post(CHAT, {**body, "messages": user("Hello ~ there")})
+            check(a.status == 500 and a.error["code"] == "numeric", a)
+            with s.stream(CHAT, {**body, "messages": user("~"), "stream": True}) as events:
+                _, rest = joined(events)
+                check(len(rest["errors"]) == 1 and rest["errors"][0]["code"] == "numeric" and not rest["done"], rest)
+                check(events.is_whole, "the chunks end properly")
+            choices, rest = joined(beside)
+            check(rest["done"] and choices == want, choices, want)
+        check(s.metric("nonfinite_logits_total") >= 2 and s.metric("request_errors_total") == 2)
+        check(whole(s.post(CHAT, good).json) == want, "the next one")
 
 
 def idle(server):
@@ -250,6 +278,7 @@ def main():
         together(s)
         idle(s)
     progress_and_pings(VALLEY)
+    numbers_not_finite()
     finish()
 
 
