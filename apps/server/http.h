@@ -31,7 +31,8 @@ typedef struct neap_http_limits {
     int32_t pipelined;                          /* 16 requests of a connection that wait for answers */
     size_t stream_bytes; /* 256 KiB unsent: `full` is told; twice that: the connection is closed */
     double header_seconds, body_seconds, write_seconds, idle_seconds; /* 10, 30 (and body_rate), 30, 60 */
-    double body_rate;                                                 /* 1024 bytes a second, beyond body_seconds */
+    /* 1024 bytes a second, of bodies beyond body_seconds, and of answers that wait longer than write_seconds */
+    double body_rate;
 } neap_http_limits;
 void neap_http_limits_init(neap_http_limits *l);
 
@@ -39,8 +40,9 @@ typedef struct neap_http_handler {
     void *user;
     /* Head and body are complete and well-formed. Must answer sooner or later: neap_http_reply or begin .. end. */
     void (*request)(void *user, neap_http_exchange *x);
-    /* The head alone is there: may answer at once (wrong key, unknown path, wrong type), then the body is not read.
-     * May be NULL. */
+    /* The head alone is there: may answer at once (wrong key, unknown path, wrong type), then the body is not read and
+     * `request` is not called. It may also never be called because the body is malformed or late, or the client leaves:
+     * do not keep x here, and do nothing that `done` does not undo. May be NULL. */
     void (*head)(void *user, neap_http_exchange *x);
     /* For the log, once for every exchange, after its last byte or when its client left. `gone`: it left before. */
     void (*done)(void *user, neap_http_exchange *x, int gone);
@@ -48,10 +50,11 @@ typedef struct neap_http_handler {
 
 /* Returns 0, or prints one line on standard error and returns an exit code. */
 int neap_http_create(neap_http **out, const neap_http_limits *l, const neap_http_handler *h);
+/* Clients are told nothing more; exchanges that have not ended are `gone`. Posts that have not run are dropped. */
 void neap_http_destroy(neap_http *s);
-/* "127.0.0.1", "::1", "localhost", "0.0.0.0" and a port (0: any; *port is the one it got), or a socket path of at most 107
- * bytes ("unix:/run/neap.sock"; mode 0600; a stale socket is removed, a live one is an error). TLS: both PEM files or
- * NULL. May be called several times. */
+/* "127.0.0.1", "::1", "localhost", "0.0.0.0" and a port (0: any; *port is the one it got), or a socket path of at most
+ * 107 bytes ("unix:/run/neap.sock"; mode 0600; a stale socket is removed, a live one is an error). TLS: both PEM files
+ * or NULL. May be called several times. No names: looking one up would talk to other machines. */
 int neap_http_listen(neap_http *s, const char *host, int32_t *port, const char *cert_file, const char *key_file);
 int neap_http_run(neap_http *s);   /* until neap_http_stop */
 void neap_http_stop(neap_http *s); /* leaves the loop as soon as it can; any thread */
@@ -99,8 +102,9 @@ void neap_http_end(neap_http_exchange *x); /* complete */
 void neap_http_abort(
     neap_http_exchange *x); /* closes the connection without the last chunk: the answer is broken off */
 size_t neap_http_unsent(const neap_http_exchange *x);
-/* gone: the client left (closed, reset, timed out) before the end; nothing it is sent matters any more. The handler still
- * has to end the exchange. full: more than stream_bytes are unsent (1), less than half of that again (0). May be NULL. */
+/* gone: the client left (closed, reset, timed out) before the end; nothing it is sent matters any more. The handler
+ * still has to end the exchange. Told once; soon, and not from inside this call, when it has left already. full: more
+ * than stream_bytes are unsent (1, from inside neap_http_write), less than half of that again (0). May be NULL. */
 void neap_http_watch(neap_http_exchange *x, void (*gone)(void *user), void (*full)(void *user, int is_full),
                      void *user);
 int neap_http_is_gone(const neap_http_exchange *x);

@@ -59,6 +59,11 @@ static const char *date_of(neap_http *s) {
 
 /* ---- bytes ---- */
 
+static void begin_backlog(neap_http_connection *c) {
+    c->write_since = c->backlog_since = neap_http_now();
+    c->backlog_taken = 0;
+}
+
 static void emit(neap_http_exchange *x, const void *bytes, size_t n) {
     neap_http_connection *c = x->connection;
     if (c == NULL || n == 0) return;
@@ -68,7 +73,7 @@ static void emit(neap_http_exchange *x, const void *bytes, size_t n) {
         failed = x->waiting == NULL || evbuffer_add(x->waiting, bytes, n) != 0;
     } else {
         struct evbuffer *out = bufferevent_get_output(c->stream);
-        if (evbuffer_get_length(out) == 0) c->write_since = neap_http_now();
+        if (evbuffer_get_length(out) == 0) begin_backlog(c);
         failed = evbuffer_add(out, bytes, n) != 0;
         if (!failed) c->bytes_queued += n;
         neap_http_connection_arm(c);
@@ -93,7 +98,7 @@ void neap_http_take_turn(neap_http_exchange *x) {
     if (x->waiting != NULL) {
         struct evbuffer *out = bufferevent_get_output(c->stream);
         size_t n = evbuffer_get_length(x->waiting);
-        if (evbuffer_get_length(out) == 0) c->write_since = neap_http_now();
+        if (evbuffer_get_length(out) == 0) begin_backlog(c);
         if (evbuffer_add_buffer(out, x->waiting) == 0) c->bytes_queued += n;
     }
     if (x->owes_continue && !x->is_begun) send_continue(x);

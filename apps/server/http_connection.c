@@ -2,8 +2,8 @@
  *
  * Requests are read ahead while earlier ones are being answered, up to `pipelined` of them and as long as the unsent
  * answers are short; then reading stops, and only the client's leaving is watched. One timer per connection stands for
- * the next of its deadlines: head, body (its rate too), idleness, a write that makes no progress. Nothing is armed
- * while an answer is made.
+ * the next of its deadlines: head, body, idleness, a write that makes no progress; bodies and writes must also keep up
+ * `body_rate` in the long run. Nothing is armed while an answer is made.
  *
  * A client that shuts down its sending side is taken as gone, because no system call tells that from a closed
  * connection; what was answered by then is still sent.
@@ -18,8 +18,6 @@
 
 #include "http_inner.h"
 
-enum { READ_ONCE = 64 << 10 };
-
 static const double linger_seconds = 2;
 
 static size_t unsent_bytes(const neap_http_connection *c) {
@@ -28,10 +26,16 @@ static size_t unsent_bytes(const neap_http_connection *c) {
 
 /* ---- deadlines ---- */
 
+static double write_deadline(const neap_http_connection *c) {
+    const neap_http_limits *l = &c->http->limits;
+    if (unsent_bytes(c) == 0) return INFINITY;
+    return fmin(c->write_since, c->backlog_since + (double)c->backlog_taken / l->body_rate) + l->write_seconds;
+}
+
 static double next_deadline(const neap_http_connection *c) {
     const neap_http_limits *l = &c->http->limits;
     if (c->is_lingering) return c->linger_until;
-    double until = unsent_bytes(c) > 0 ? c->write_since + l->write_seconds : INFINITY;
+    double until = write_deadline(c);
     if (c->reading != NULL) {
         int is_body = c->parser.progress >= NEAP_HTTP_AT_BODY;
         double more = is_body ? l->body_seconds + (double)c->parser.n_seen / l->body_rate : l->header_seconds;
@@ -76,21 +80,21 @@ static void on_deadline(evutil_socket_t fd, short what, void *user) {
         neap_http_connection_arm(c);
         return;
     }
-    int is_stalled = unsent_bytes(c) > 0 && c->write_since + c->http->limits.write_seconds <= now;
-    if (c->is_lingering || is_stalled || c->reading == NULL) {
+    int is_body = c->parser.progress >= NEAP_HTTP_AT_BODY;
+    if (c->reading == NULL || write_deadline(c) <= now) { /* also when idle, or lingering */
         neap_http_connection_close(c);
         return;
     }
-    int is_body = c->parser.progress >= NEAP_HTTP_AT_BODY;
     refuse_reading(c, 408, is_body ? "The body did not come in time." : "The header did not come in time.");
     settle(c);
 }
 
 /* ---- exchanges ---- */
 
-static void begin_exchange(neap_http_connection *c) {
+static int begin_exchange(neap_http_connection *c) {
     neap_http *s = c->http;
-    neap_http_exchange *x = neap_cli_alloc(1, sizeof *x);
+    neap_http_exchange *x = calloc(1, sizeof *x);
+    if (x == NULL) return 0;
     x->http = s;
     x->connection = c;
     x->n_references = 1;
@@ -109,6 +113,7 @@ static void begin_exchange(neap_http_connection *c) {
     c->n_queued++;
     neap_http_parser_init(&c->parser, &x->message, &s->limits);
     if (c->writer == NULL) neap_http_take_turn(x);
+    return 1;
 }
 
 static void make_id(neap_http_exchange *x) {
@@ -150,7 +155,9 @@ static void let_go(neap_http_connection *c, int is_gone) {
 static void on_output(struct evbuffer *out, const struct evbuffer_cb_info *info, void *user) {
     neap_http_connection *c = user;
     (void)out;
-    if (info->n_deleted > 0) c->write_since = neap_http_now();
+    if (info->n_deleted == 0) return;
+    c->write_since = neap_http_now();
+    c->backlog_taken += info->n_deleted;
 }
 
 void neap_http_connection_close(neap_http_connection *c) {
@@ -243,7 +250,10 @@ static int read_step(neap_http_connection *c) {
             return 0;
         }
         if (evbuffer_get_length(in) == 0 || is_held_up(c)) return 0;
-        begin_exchange(c);
+        if (!begin_exchange(c)) {
+            c->wants_close = 1; /* out of memory */
+            return 0;
+        }
     }
     neap_http_exchange *x = c->reading;
     (void)evbuffer_peek(in, -1, NULL, &run, 1);
@@ -348,10 +358,14 @@ static void on_event(struct bufferevent *stream, short what, void *user) {
 void neap_http_connection_kick(neap_http_connection *c) { event_active(c->kick, EV_TIMEOUT, 0); }
 
 static neap_http_connection *make(neap_http *s, struct bufferevent *stream, int is_over) {
-    neap_http_connection *c = neap_cli_alloc(1, sizeof *c);
+    neap_http_connection *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        bufferevent_free(stream);
+        return NULL;
+    }
     c->http = s;
     c->stream = stream;
-    c->started = c->idle_since = c->write_since = neap_http_now();
+    c->started = c->idle_since = c->write_since = c->backlog_since = neap_http_now();
     c->is_over = is_over;
     c->next = s->connections;
     c->link = &s->connections;
@@ -371,7 +385,6 @@ static neap_http_connection *make(neap_http *s, struct bufferevent *stream, int 
     }
     bufferevent_setcb(stream, on_bytes, on_bytes, on_event, c);
     bufferevent_setwatermark(stream, EV_WRITE, s->limits.stream_bytes / 2, 0);
-    (void)bufferevent_set_max_single_read(stream, READ_ONCE);
     return c;
 }
 

@@ -66,6 +66,8 @@ struct neap_http_connection {
     double started, idle_since; /* seconds of the monotonic clock */
     double read_since;          /* the head's or the body's first byte */
     double write_since;         /* the latest byte that the socket took */
+    double backlog_since;       /* since when there has always been something to send */
+    uint64_t backlog_taken;     /* bytes that the socket has taken since then */
     double linger_until, armed_for;
     int is_last;      /* no request after those in the queue */
     int must_linger;  /* the client may still be sending: closing at once would destroy the answer */

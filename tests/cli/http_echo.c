@@ -6,6 +6,7 @@
  * GET /hello      "hello"                   GET /silent    nothing, until the client leaves
  * POST /early     401 from the head alone   GET /stream?N  N chunks of 1 KiB, stopping while the reader is slow
  * GET /flood      a stream that never stops GET /big?N     N KiB at once
+ * GET /late?MS    as /silent, watched late  GET /broken    half an answer
  * GET /counts     what has been seen        GET /drain     closes the listeners */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -97,6 +98,24 @@ static void *wait_elsewhere(void *user) {
     return NULL;
 }
 
+static void watch_late(void *user) { neap_http_watch(user, silent_gone, NULL, user); }
+
+static void *watch_elsewhere(void *user) {
+    neap_http_exchange *x = user;
+    usleep((useconds_t)strtol(neap_http_query(x), NULL, 10) * 1000);
+    neap_http_post(server, watch_late, x);
+    return NULL;
+}
+
+static void begin_late(neap_http_exchange *x) {
+    pthread_t thread;
+    n_silent++;
+    if (pthread_create(&thread, NULL, watch_elsewhere, x) == 0)
+        pthread_detach(thread);
+    else
+        watch_late(x);
+}
+
 static void begin_wait(neap_http_exchange *x) {
     pthread_t thread;
     neap_http_watch(x, on_gone, NULL, NULL);
@@ -147,6 +166,8 @@ static void on_request(void *user, neap_http_exchange *x) {
     } else if (strcmp(path, "/silent") == 0) {
         n_silent++;
         neap_http_watch(x, silent_gone, NULL, x);
+    } else if (strcmp(path, "/late") == 0) {
+        begin_late(x);
     } else if (strcmp(path, "/stream") == 0) {
         begin_stream(x, strtol(neap_http_query(x), NULL, 10), 0);
     } else if (strcmp(path, "/flood") == 0) {

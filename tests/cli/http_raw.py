@@ -211,6 +211,9 @@ def test_basics(s):
         c.send("GET /hello HTTP/1.1\r\nHo")
         time.sleep(0.05)
         check(c.send("st: a\r\n\r\n").answer().status == 200, "a request in two parts")
+        for byte in POST % ("echo", 3) + "abc" + GET % "hello":
+            c.send(byte)
+        check(c.answer().body == b"abc" and c.answer().body == b"hello\n", "byte by byte")
         a = c.get("broken")
         check(a.status == 200 and a.body is None and c.is_closed(), "a broken answer is seen as one", a)
 
@@ -283,7 +286,8 @@ def test_continue(s):
 
 def test_pipelining(s):
     with s.connect() as c:
-        c.send(GET % "wait?150" + GET % "hello?1" + GET % "stream?2000" + GET % "wait?20" + GET % "hello?2" + POST % ("echo", 2) + "ab")
+        c.send(GET % "wait?150" + GET % "hello?1" + GET % "stream?2000" + GET % "wait?20" + GET % "hello?2")
+        c.send(POST % ("echo", 2) + "ab")
         check([a.body[:6] for a in (c.answer() for _ in range(6))] == [b"waited", b"hello\n", b"xxxxxx", b"waited", b"hello\n", b"ab"], "order")
         n = 200  # more than may wait
         c.send("".join(GET % f"wait?{20 if i % 10 == 0 else 0}" + GET % f"hello?{i}" for i in range(n)))
@@ -318,6 +322,10 @@ def test_leaving(s):
         leave(c)
         check(s.reaches(2, exchanges=1, connections=1, gone=gone + 2), "a client left in a stream:", name, s.counts())
         c.sock.close()
+    c = s.connect().send(GET % "late?300")  # its handler begins to watch when the client has left
+    check(s.reaches(silent=1), "late")
+    c.sock.close()
+    check(s.reaches(connections=1) and s.reaches(silent=0, exchanges=1), "told late", s.counts())
     for part in ("", "GET / HT", "GET / HTTP/1.1\r\nHost", POST % ("echo", 9) + "abc"):
         with s.connect() as c:
             c.send(part)
@@ -386,6 +394,17 @@ def test_timeouts():
         with s.connect() as c:  # an answer that takes longer than every limit
             check(c.send(GET % "wait?1500").answer().body == b"waited\n", "a long silence before an answer")
         test_slow_reader(s)
+
+
+def test_trickle():
+    """Every write makes some progress, but all in all too little."""
+    with Server("write_seconds=0.5", "body_rate=1000000") as s, s.connect(small=True) as c:
+        c.send(GET % "big?20000")
+        start, n = time.monotonic(), 0
+        while time.monotonic() - start < 10 * SLOW and s.counts()["left"] == 0:
+            n += len(c.sock.recv(8192))
+            time.sleep(0.05)
+        check(n < 10_000_000 and s.counts()["left"] == 1, "a reader below the least rate", n, s.counts())
 
 
 def test_slow_reader(s):
@@ -555,7 +574,8 @@ def test_tls():
             check(c.send((POST % ("echo", len(body))).encode() + body).answer().body == body, "a large body by TLS")
             n = 60
             c.send("".join(GET % f"wait?{i % 3}" + GET % f"hello?{i}" for i in range(n)))
-            check([c.answer().headers.get("x-query") for _ in range(2 * n)] == [x for i in range(n) for x in (None, str(i))], "order by TLS")
+            got = [c.answer().headers.get("x-query") for _ in range(2 * n)]
+            check(got == [x for i in range(n) for x in (None, str(i))], "order by TLS", got)
             check(len(c.get("stream?2000").body) == 2048000, "a stream by TLS")
             c.send("GET /big?1000 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
             check(len(c.answer().body) == 1024000, "the last answer")
@@ -577,7 +597,7 @@ def main():
         for test in (test_basics, test_framing, test_large, test_continue, test_pipelining, test_leaving, test_many, test_idle):
             test(s)
         check(s.reaches(exchanges=1, connections=1, silent=0), "at the end", s.counts())
-    for test in (test_timeouts, test_cap, test_descriptors, test_bodies, test_addresses, test_drain, test_tls):
+    for test in (test_timeouts, test_trickle, test_cap, test_descriptors, test_bodies, test_addresses, test_drain, test_tls):
         test()
     finish()
 
