@@ -114,6 +114,57 @@ neap_status neap_gbuild_loop(neap_gbuild *b, neap_gloop loop, uint32_t *out) {
 
 /* ------------------------------------------------------------- tables ------------------------ */
 
+/* What the bytes of an ordinary character do: for each state of neap_ordinary_step the classes and where they lead. */
+typedef struct ordinary_bytes {
+    uint8_t class[NEAP_ORDINARY_STATES][256], to[NEAP_ORDINARY_STATES][256];
+    uint32_t n[NEAP_ORDINARY_STATES];
+} ordinary_bytes;
+
+static void ordinary_classes(const neap_dfa *d, ordinary_bytes *o) {
+    for (int u = 0; u < NEAP_ORDINARY_STATES; u++) {
+        o->n[u] = 0;
+        for (int byte = 0; byte < 256; byte++) {
+            int to = neap_ordinary_step(u, (uint8_t)byte);
+            uint32_t k = 0;
+            if (to < 0) continue;
+            while (k < o->n[u] && (o->class[u][k] != d->class_of[byte] || o->to[u][k] != to)) k++;
+            if (k < o->n[u]) continue;
+            o->class[u][k] = d->class_of[byte];
+            o->to[u][o->n[u]++] = (uint8_t)to;
+        }
+    }
+}
+
+/* States that no ordinary text leaves dead: all are thought to be, until one that is not is found. Such a state's mask
+ * needs no walk through the ordinary tokens, which are most of them. */
+static neap_status mark_roomy(neap_gbuild *b, const neap_dfa *d, uint32_t base) {
+    enum { STATES_MAX = 4096 };
+    ordinary_bytes o;
+    uint8_t *lost = NULL; /* [state][place in a character] */
+    bool changed = true;
+    if (d->n > STATES_MAX) return NEAP_OK;
+    NEAP_TRY(neap_mem_alloc((size_t)d->n * NEAP_ORDINARY_STATES, (void **)&lost));
+    ordinary_classes(d, &o);
+    neap_status status = NEAP_OK;
+    while (changed && status == NEAP_OK) {
+        changed = false;
+        for (uint32_t s = d->n - 1; s > 0 && status == NEAP_OK; s--) {
+            for (uint32_t u = 0; u < NEAP_ORDINARY_STATES; u++) {
+                uint8_t *here = &lost[s * NEAP_ORDINARY_STATES + u];
+                for (uint32_t k = 0; k < o.n[u] && !*here; k++) {
+                    uint32_t to = d->next[s * d->n_classes + o.class[u][k]];
+                    if (to == 0 || lost[to * NEAP_ORDINARY_STATES + o.to[u][k]]) *here = 1, changed = true;
+                }
+            }
+            status = neap_gbuild_tick(b);
+        }
+    }
+    for (uint32_t s = 1; s < d->n; s++)
+        if (!lost[s * NEAP_ORDINARY_STATES]) b->states[base + s - 1].flags |= NEAP_GS_ROOMY;
+    neap_mem_free(lost);
+    return status;
+}
+
 neap_status neap_gbuild_dfa(neap_gbuild *b, const neap_dfa *d, uint32_t *start) {
     uint32_t base = b->n_states, cells = d->n * d->n_classes, made = 0;
     uint64_t rows = (uint64_t)b->n_rows + cells;
@@ -127,7 +178,7 @@ neap_status neap_gbuild_dfa(neap_gbuild *b, const neap_dfa *d, uint32_t *start) 
     NEAP_TRY(neap_grow(&b->tables, b->n_tables + 1, &b->tables_max, sizeof *b->tables));
     NEAP_TRY(neap_grow(&b->rows, rows, &b->rows_max, 4));
     neap_gtable *t = &b->tables[b->n_tables];
-    *t = (neap_gtable){.n_classes = d->n_classes, .loop = UINT32_MAX};
+    *t = (neap_gtable){.n_classes = d->n_classes, .base = base, .row = b->n_rows, .loop = UINT32_MAX};
     memcpy(t->class_of, d->class_of, sizeof t->class_of);
     for (uint32_t s = 1; s < d->n; s++) {
         NEAP_TRY(neap_gbuild_state(b, &made));
@@ -143,7 +194,7 @@ neap_status neap_gbuild_dfa(neap_gbuild *b, const neap_dfa *d, uint32_t *start) 
     b->n_rows += (d->n - 1) * d->n_classes;
     b->n_tables++;
     *start = base + d->start - 1;
-    return NEAP_OK;
+    return mark_roomy(b, d, base);
 }
 
 /* States of a string without pattern: between characters, inside of a character of several bytes, closed, and inside
@@ -240,7 +291,6 @@ neap_status neap_gbuild_string(neap_gbuild *b, bool raw, uint32_t min, uint32_t 
     }
     if (status == NEAP_OK) {
         neap_gtable *t = &b->tables[b->n_tables - 1];
-        t->is_plain = !raw;
         b->states[*start].flags |= NEAP_GS_BETWEEN;
         if (min > 0 || max != UINT32_MAX) status = neap_gbuild_loop(b, (neap_gloop){.min = min, .max = max}, &t->loop);
     }

@@ -323,6 +323,7 @@ static neap_status finish(neap_gbuild *b, neap_gschema *schemas, const neap_toke
         g->arena = arena;
         g->t = t;
         g->depth_max = (uint32_t)b->limits->depth_max;
+        g->end = -1;
         status = neap_gbuild_finish(b, g, start);
     }
     if (status == NEAP_OK && g->height[start] > g->depth_max)
@@ -348,7 +349,9 @@ static neap_status compile_chat(const neap_tokenizer *t, const neap_chat_request
         NEAP_TRY_GOTO(neap_gschema_create(&p.schemas, b, (neap_jtree *)(uintptr_t)&r->tree));
         NEAP_TRY_GOTO(neap_gbuild_state(b, &start));
         NEAP_TRY_GOTO(t->chat == NEAP_CHAT_XTML ? xtml(&p, start) : markers(&p, start));
-        status = finish(b, p.schemas, t, start, out);
+        NEAP_TRY_GOTO(finish(b, p.schemas, t, start, out));
+        bool is_xtml = t->chat == NEAP_CHAT_XTML;
+        status = control(&p, is_xtml ? "<|end_of_msg|>" : "<|im_end|>", &(*out)->end);
     }
 fail:
     neap_gschema_destroy(p.schemas);
@@ -424,7 +427,7 @@ neap_status neap_grammar_create(neap_grammar **out, const neap_tokenizer *t, con
         status = neap_vocab_trie_get(&g->vocab, t);
         if (status == NEAP_OK) g->n_words = g->vocab->n_words;
         if (status == NEAP_OK && t->n_stop == 0)
-            status = neap_fail(NEAP_UNSUPPORTED, "the tokenizer has no stop token to end a constrained answer with");
+            status = neap_fail(NEAP_UNSUPPORTED, "the tokenizer has no stop token that could end a constrained answer");
     }
     if (status != NEAP_OK) {
         neap_grammar_destroy(g);

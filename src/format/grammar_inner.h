@@ -14,12 +14,13 @@ typedef struct neap_trie {
     uint32_t n;
     uint8_t *byte;
     uint32_t *skip;
-    int32_t *token; /* that ends here; -1: none */
+    int32_t *token;  /* that ends here; -1: none */
+    uint16_t *depth; /* bytes before it */
     uint32_t depth_max;
 } neap_trie;
 
 /* One per tokenizer, made when the first grammar is, used by all. Ordinary tokens are whole characters that stand in
- * a JSON string as they are. */
+ * a JSON string as they are (and are no ends of lines to anybody). */
 typedef struct neap_vocab_trie {
     neap_trie all;        /* tokens that are text and do not end answers */
     neap_trie odd;        /* those of them that are not ordinary */
@@ -54,10 +55,11 @@ static inline bool neap_mask_has(const uint32_t *mask, int32_t i) { return mask[
  * left at a state that ends it; what was called from lies on a stack. */
 enum { NEAP_GSTATE_DEAD = 0, NEAP_GSTATE_FINAL = 1, NEAP_GSTATE_END = 2 }; /* the first three states */
 enum {
-    NEAP_GS_END = 1,    /* the rule may end here */
-    NEAP_GS_FREE = 2,   /* any text */
-    NEAP_GS_TABLE = 4,  /* first: its row; n: its table */
-    NEAP_GS_BETWEEN = 8 /* table: between two characters of a string */
+    NEAP_GS_END = 1,     /* the rule may end here */
+    NEAP_GS_FREE = 2,    /* any text */
+    NEAP_GS_TABLE = 4,   /* first: its row; n: its table */
+    NEAP_GS_BETWEEN = 8, /* table: between two characters of a string */
+    NEAP_GS_ROOMY = 16   /* table: whatever ordinary characters come, the string can go on */
 };
 typedef struct neap_gstate {
     uint32_t first, n;
@@ -78,6 +80,10 @@ typedef struct neap_gedge {
     uint32_t arg; /* CALL: first state of the rule; TOKEN: its id; else the loop that the flags mean */
 } neap_gedge;
 
+/* The bytes of ordinary characters: the state behind `byte`, -1 when it is not ordinary. 0: between characters. */
+int neap_ordinary_step(int state, uint8_t byte);
+enum { NEAP_ORDINARY_STATES = 10 };
+
 typedef struct neap_gloop {
     uint32_t min, max, cap; /* max UINT32_MAX: none; cap: where counting stops */
     uint32_t item;          /* first state of the rule that is repeated; 0: characters */
@@ -86,8 +92,9 @@ typedef struct neap_gloop {
 typedef struct neap_gtable {
     uint8_t class_of[256];
     uint32_t n_classes;
+    uint32_t base; /* its first state; row r belongs to state base + r */
+    uint32_t row;  /* where its rows begin */
     uint32_t loop; /* characters are counted, UINT32_MAX: not */
-    bool is_plain; /* ordinary tokens go from between to between */
 } neap_gtable;
 
 struct neap_grammar {
@@ -103,6 +110,7 @@ struct neap_grammar {
     uint32_t n_states, n_edges, start;
     uint32_t depth_max;
     size_t n_words;
+    int32_t end; /* control token that closes a message, though perhaps no stop token; -1: none */
 };
 enum { NEAP_HEIGHT_NEVER = 65535 };
 

@@ -41,6 +41,7 @@ struct neap_grammar_state {
     config *todo;      /* [TODO_MAX] */
     frame *frames;     /* [FRAMES_MAX] */
     uint32_t *moved;   /* [FRAMES_MAX] */
+    uint32_t *path;    /* [depth of the trie + 2] states in a table */
     level *levels;     /* [depth of the trie + 2] */
     uint64_t work;
 };
@@ -178,17 +179,17 @@ static growing step(neap_grammar_state *s, uint32_t from, uint32_t n, uint32_t t
 
 /* ------------------------------------------------------------- masks ------------------------- */
 
-/* Walks the trie with n configurations that lie in the pool from `from` on (and nothing behind them). Every token that
- * goes through is set. Returns false when it becomes too much; with one configuration alone what was found then
- * is enough. */
-static bool walk(neap_grammar_state *s, const neap_trie *t, uint32_t from, uint32_t n, uint32_t *mask) {
-    uint32_t depth = 0, i = 0;
-    bool found = false;
-    s->levels[0] = (level){t->n, from, n, s->n_frames};
-    while (i < t->n) {
+/* Walks nodes i .. end - 1 of the trie, which are children of one node and below, with n configurations that lie in the
+ * pool from `from` on (and nothing behind them). Every token that goes through is set. Ends early when it becomes too
+ * much: s->work says so. */
+static void walk(neap_grammar_state *s, const neap_trie *t, uint32_t i, uint32_t end, uint32_t from, uint32_t n,
+                 uint32_t *mask) {
+    uint32_t depth = 0;
+    s->levels[0] = (level){end, from, n, s->n_frames};
+    while (i < end && s->work <= WORK_MAX) {
         while (i >= s->levels[depth].end) depth--;
         const level *at = &s->levels[depth];
-        s->n_frames = depth == 0 ? s->levels[0].frames : at->frames;
+        s->n_frames = at->frames;
         growing out = step(s, at->from, at->n, at->from + at->n, t->byte[i]);
         if (out.n == 0) {
             i = t->skip[i];
@@ -196,57 +197,58 @@ static bool walk(neap_grammar_state *s, const neap_trie *t, uint32_t from, uint3
         }
         if (t->token[i] >= 0) neap_mask_set(mask, t->token[i]);
         if (t->skip[i] > i + 1) s->levels[++depth] = (level){t->skip[i], out.from, out.n, s->n_frames};
-        found = found || t->token[i] >= 0;
         i++;
-        if (s->work > WORK_MAX && (s->n > 1 || found)) break;
     }
     s->n_frames = s->levels[0].frames;
-    return i >= t->n || s->n == 1;
 }
 
-/* The same for one configuration in a table, with nothing but a look-up as long as it stays in tables. */
-static bool walk_table(neap_grammar_state *s, const neap_trie *t, uint32_t from, uint32_t *mask) {
+static bool reads_bytes(const neap_grammar *g, const config *c) {
+    const neap_gstate *st = &g->states[c->state];
+    if (st->flags & (NEAP_GS_TABLE | NEAP_GS_FREE)) return true;
+    for (uint32_t i = 0; i < st->n; i++)
+        if (g->edges[st->first + i].kind == NEAP_GE_BYTE) return true;
+    return false;
+}
+
+/* Where the rule of pool[from] returns to, behind it in the pool; only what reads text. */
+static growing returns(neap_grammar_state *s, uint32_t from) {
+    growing out = {.from = from + 1, .new_frames = s->n_frames};
+    const config *c = &s->pool[from];
+    const frame *f = &s->frames[c->stack];
+    if (c->stack == 0) return out;
+    add(s, &out, (config){f->to, f->parent, f->count, f->depth});
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < out.n; i++)
+        if (reads_bytes(s->g, &s->pool[out.from + i])) s->pool[out.from + n++] = s->pool[out.from + i];
+    out.n = n;
+    return out;
+}
+
+/* The same for one configuration in a table that counts nothing, pool[from]: a look-up per byte. Where the table's rule
+ * may end, what comes behind it is walked, too; that is the same wherever it ends. */
+static void walk_table(neap_grammar_state *s, const neap_trie *t, uint32_t from, uint32_t *mask) {
     const neap_grammar *g = s->g;
-    uint32_t depth = 0, i = 0;
-    bool found = false;
-    s->levels[0] = (level){t->n, from, 1, s->n_frames};
-    while (i < t->n) {
-        while (i >= s->levels[depth].end) depth--;
-        const level *at = &s->levels[depth];
-        config *here = &s->pool[at->from];
-        const neap_gstate *st = &g->states[here->state];
-        uint32_t to_pool = at->from + at->n, n = 1;
-        s->n_frames = at->frames;
-        if (at->n == 1 && (st->flags & NEAP_GS_TABLE) && g->tables[st->n].loop == UINT32_MAX && to_pool < POOL_MAX) {
-            uint32_t to = g->rows[st->first + g->tables[st->n].class_of[t->byte[i]]];
-            s->work++;
-            if (to == NEAP_GSTATE_DEAD) {
-                i = t->skip[i];
-                continue;
-            }
-            if (g->states[to].flags & NEAP_GS_END) {
-                growing out = step(s, at->from, 1, to_pool, t->byte[i]);
-                n = out.n;
-            } else {
-                s->pool[to_pool] = *here;
-                s->pool[to_pool].state = to;
-            }
-        } else {
-            growing out = step(s, at->from, at->n, to_pool, t->byte[i]);
-            n = out.n;
-        }
-        if (n == 0) {
+    const neap_gtable *table = &g->tables[g->states[s->pool[from].state].n];
+    const uint32_t *rows = g->rows + table->row;
+    const neap_gstate *states = g->states + table->base;
+    uint32_t n_classes = table->n_classes, base = table->base, frames = s->n_frames, visited = 0;
+    growing behind = returns(s, from);
+    s->path[0] = s->pool[from].state - base;
+    for (uint32_t i = 0; i < t->n;) {
+        uint32_t depth = t->depth[i], to = rows[s->path[depth] * n_classes + table->class_of[t->byte[i]]];
+        visited++;
+        if (to == NEAP_GSTATE_DEAD) {
             i = t->skip[i];
             continue;
         }
+        s->path[depth + 1] = to -= base;
         if (t->token[i] >= 0) neap_mask_set(mask, t->token[i]);
-        if (t->skip[i] > i + 1) s->levels[++depth] = (level){t->skip[i], to_pool, n, s->n_frames};
-        found = found || t->token[i] >= 0;
+        if ((states[to].flags & NEAP_GS_END) && behind.n > 0 && t->skip[i] > i + 1)
+            walk(s, t, i + 1, t->skip[i], behind.from, behind.n, mask);
         i++;
-        if (s->work > WORK_MAX && (s->n > 1 || found)) break;
     }
-    s->n_frames = s->levels[0].frames;
-    return i >= t->n || s->n == 1;
+    s->n_frames = frames;
+    s->work += visited;
 }
 
 /* Ordinary tokens of a string that may still have `room` characters. */
@@ -268,8 +270,10 @@ static bool set_tokens(neap_grammar_state *s, uint32_t *mask) {
     bool is_free = false;
     for (uint32_t k = 0; k < s->n; k++) {
         const neap_gstate *st = &g->states[s->pool[k].state];
-        if (s->pool[k].state == NEAP_GSTATE_FINAL)
+        if (s->pool[k].state == NEAP_GSTATE_FINAL) {
             for (size_t i = 0; i < g->t->n_stop; i++) neap_mask_set(mask, g->t->stop[i]);
+            if (g->end >= 0) neap_mask_set(mask, g->end);
+        }
         if (st->flags & NEAP_GS_TABLE) continue;
         is_free = is_free || (st->flags & NEAP_GS_FREE);
         for (uint32_t i = 0; i < st->n; i++) {
@@ -281,41 +285,47 @@ static bool set_tokens(neap_grammar_state *s, uint32_t *mask) {
     return is_free;
 }
 
-/* Text: each table alone, edges together. */
-static bool set_texts(neap_grammar_state *s, uint32_t *mask) {
+/* Text: each table alone, edges and tables that count together. */
+static void set_texts(neap_grammar_state *s, uint32_t *mask) {
     const neap_grammar *g = s->g;
-    uint32_t others = 0;
-    for (uint32_t k = 0; k < s->n; k++) {
+    for (uint32_t k = 0; k < s->n && s->work <= WORK_MAX; k++) {
         const config *c = &s->pool[k];
         const neap_gstate *st = &g->states[c->state];
-        if (!(st->flags & NEAP_GS_TABLE)) {
-            others += st->n > 0;
-            continue;
-        }
-        const neap_gtable *t = &g->tables[st->n];
         const neap_trie *trie = &g->vocab->all;
-        if (t->is_plain && (st->flags & NEAP_GS_BETWEEN)) {
-            uint32_t max = t->loop == UINT32_MAX ? UINT32_MAX : g->loops[t->loop].max;
+        if (!(st->flags & NEAP_GS_TABLE)) continue;
+        uint32_t loop = g->tables[st->n].loop;
+        if (st->flags & NEAP_GS_ROOMY) {
+            uint32_t max = loop == UINT32_MAX ? UINT32_MAX : g->loops[loop].max;
             set_ordinary(g->vocab, max == UINT32_MAX ? UINT32_MAX : max - c->count, mask);
             trie = &g->vocab->odd;
         }
         s->pool[s->n] = *c;
-        if (!walk_table(s, trie, s->n, mask)) return false;
+        if (loop == UINT32_MAX)
+            walk_table(s, trie, s->n, mask);
+        else
+            walk(s, trie, 0, trie->n, s->n, 1, mask);
     }
-    if (others == 0) return true;
     uint32_t n = 0;
     for (uint32_t k = 0; k < s->n; k++)
         if (!(g->states[s->pool[k].state].flags & NEAP_GS_TABLE)) s->pool[s->n + n++] = s->pool[k];
-    return walk(s, &g->vocab->all, s->n, n, mask);
+    if (n > 0) walk(s, &g->vocab->all, 0, g->vocab->all.n, s->n, n, mask);
+}
+
+static bool is_empty(const uint32_t *mask, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (mask[i]) return false;
+    return true;
 }
 
 bool neap_grammar_mask(neap_grammar_state *s, uint32_t *mask) {
-    for (;;) {
-        memset(mask, 0, s->g->n_words * sizeof *mask);
-        s->work = 0;
-        if (set_tokens(s, mask) || set_texts(s, mask)) return true;
-        s->n = 1; /* too much at once: one way to go on is kept */
-    }
+    memset(mask, 0, s->g->n_words * sizeof *mask);
+    s->work = 0;
+    if (!set_tokens(s, mask)) set_texts(s, mask);
+    if (s->work <= WORK_MAX || !is_empty(mask, s->g->n_words)) return true;
+    s->n = 1; /* too much at once, and nothing was found: one way to go on is kept */
+    s->work = 0;
+    if (!set_tokens(s, mask)) set_texts(s, mask);
+    return true;
 }
 
 /* ------------------------------------------------------------- accepting --------------------- */
@@ -344,7 +354,7 @@ static void settle(neap_grammar_state *s, growing out) {
 static growing step_token(neap_grammar_state *s, int32_t token) {
     const neap_grammar *g = s->g;
     growing out = {.from = s->n, .new_frames = s->n_frames};
-    bool is_unnamed = neap_mask_has(g->vocab->unnamed, token), is_stop = false;
+    bool is_unnamed = neap_mask_has(g->vocab->unnamed, token), is_stop = token == g->end;
     for (size_t i = 0; i < g->t->n_stop; i++) is_stop = is_stop || g->t->stop[i] == token;
     for (uint32_t k = 0; k < s->n; k++) {
         config c = s->pool[k];
@@ -405,6 +415,7 @@ neap_status neap_grammar_begin(neap_grammar_state **out, const neap_grammar *g, 
     NEAP_TRY(neap_arena_array(a, FRAMES_MAX, sizeof *s->frames, (void **)&s->frames));
     NEAP_TRY(neap_arena_array(a, FRAMES_MAX, sizeof *s->moved, (void **)&s->moved));
     NEAP_TRY(neap_arena_array(a, (size_t)g->vocab->all.depth_max + 2, sizeof *s->levels, (void **)&s->levels));
+    NEAP_TRY(neap_arena_array(a, (size_t)g->vocab->all.depth_max + 2, sizeof *s->path, (void **)&s->path));
     s->g = g;
     s->n_frames = 1;
     growing set = {.new_frames = 1};

@@ -27,6 +27,7 @@ static void trie_free(neap_trie *t) {
     neap_mem_free(t->byte);
     neap_mem_free(t->skip);
     neap_mem_free(t->token);
+    neap_mem_free(t->depth);
 }
 
 static void vocab_trie_free(neap_vocab_trie *v) {
@@ -59,7 +60,6 @@ typedef struct entry {
 
 static int by_bytes(const void *pa, const void *pb) {
     const entry *a = pa, *b = pb;
-    if (a->head != b->head) return a->head < b->head ? -1 : 1;
     uint32_t n = a->n < b->n ? a->n : b->n;
     int order = memcmp(a->p, b->p, n);
     return order != 0 ? order : (a->n > b->n) - (a->n < b->n);
@@ -69,6 +69,28 @@ static uint64_t head_of(const char *p, uint32_t n) {
     uint64_t h = 0;
     for (uint32_t i = 0; i < 8; i++) h = h << 8 | (i < n ? (unsigned char)p[i] : 0);
     return h;
+}
+
+/* By the heads, two bytes at a time, then what they leave open. Entries and work have n elements. */
+static neap_status sort_entries(entry *e, entry *work, size_t n) {
+    enum { DIGITS = 1 << 16 };
+    uint32_t *count = NULL;
+    NEAP_TRY(neap_mem_alloc((DIGITS + 1) * sizeof *count, (void **)&count));
+    for (int shift = 0; shift < 64; shift += 16) { /* an even number of passes: the result is in e */
+        memset(count, 0, (DIGITS + 1) * sizeof *count);
+        for (size_t i = 0; i < n; i++) count[(e[i].head >> shift & 0xFFFF) + 1]++;
+        for (size_t d = 0; d < DIGITS; d++) count[d + 1] += count[d];
+        for (size_t i = 0; i < n; i++) work[count[e[i].head >> shift & 0xFFFF]++] = e[i];
+        entry *other = e;
+        e = work;
+        work = other;
+    }
+    neap_mem_free(count);
+    for (size_t from = 0, to; from < n; from = to) {
+        for (to = from + 1; to < n && e[to].head == e[from].head;) to++;
+        if (to - from > 1) qsort(e + from, to - from, sizeof *e, by_bytes);
+    }
+    return NEAP_OK;
 }
 
 /* ------------------------------------------------------------- the trie ---------------------- */
@@ -94,6 +116,7 @@ static neap_status trie_make(neap_trie *t, const entry *e, size_t n, const uint3
     NEAP_TRY(neap_mem_alloc(nodes + 1, (void **)&t->byte));
     NEAP_TRY(neap_mem_alloc((nodes + 1) * sizeof *t->skip, (void **)&t->skip));
     NEAP_TRY(neap_mem_alloc((nodes + 1) * sizeof *t->token, (void **)&t->token));
+    NEAP_TRY(neap_mem_alloc((nodes + 1) * sizeof *t->depth, (void **)&t->depth));
     NEAP_TRY(neap_mem_alloc((t->depth_max + 1) * sizeof *open, (void **)&open));
     last = NULL;
     for (size_t i = 0; i < n; i++) {
@@ -101,6 +124,7 @@ static neap_status trie_make(neap_trie *t, const entry *e, size_t n, const uint3
         uint32_t from = last ? shared(last, &e[i]) : 0;
         while (depth > from) t->skip[open[--depth]] = t->n;
         for (uint32_t k = from; k < e[i].n; k++) {
+            t->depth[t->n] = (uint16_t)depth;
             open[depth++] = t->n;
             t->byte[t->n] = (uint8_t)e[i].p[k];
             t->token[t->n++] = -1;
@@ -121,16 +145,39 @@ static bool is_stop(const neap_tokenizer *t, int32_t token) {
     return false;
 }
 
+/* States: 0 between characters, 1 .. 3 so many bytes are missing, then what the first byte (or two) leave open. */
+int neap_ordinary_step(int state, uint8_t byte) {
+    enum { E0 = 4, E2, E2_80, ED, F0, F4 };
+    bool tail = byte >= 0x80 && byte < 0xC0;
+    switch (state) {
+    case 0: break;
+    case 1: return tail ? 0 : -1;
+    case 2: return tail ? 1 : -1;
+    case 3: return tail ? 2 : -1;
+    case E0: return tail && byte >= 0xA0 ? 1 : -1;
+    case E2: return byte == 0x80 ? E2_80 : tail ? 1 : -1;
+    case E2_80: return tail && byte != 0xA8 && byte != 0xA9 ? 0 : -1; /* U+2028, U+2029 */
+    case ED: return tail && byte < 0xA0 ? 1 : -1;
+    case F0: return tail && byte >= 0x90 ? 2 : -1;
+    default: return tail && byte < 0x90 ? 2 : -1;
+    }
+    if (byte < 0x80) return byte < 0x20 || byte == '"' || byte == '\\' || byte == 0x7F ? -1 : 0;
+    if (byte < 0xC2 || byte > 0xF4) return -1;
+    if (byte < 0xE0) return 1;
+    if (byte < 0xF0) return byte == 0xE0 ? E0 : byte == 0xE2 ? E2 : byte == 0xED ? ED : 2;
+    return byte == 0xF0 ? F0 : byte == 0xF4 ? F4 : 3;
+}
+
 /* Characters of an ordinary token, or 0. */
 static uint32_t ordinary_length(const char *p, size_t n) {
     uint32_t chars = 0;
-    if (neap_utf8_valid(p, n) != n) return 0;
+    int state = 0;
     for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)p[i];
-        if (c < 0x20 || c == '"' || c == '\\') return 0;
-        chars += (c & 0xC0) != 0x80;
+        state = neap_ordinary_step(state, (uint8_t)p[i]);
+        if (state < 0) return 0;
+        chars += state == 0;
     }
-    return chars;
+    return state == 0 ? chars : 0;
 }
 
 /* Special tokens that the chat formats give no meaning, and that may be sampled. */
@@ -175,7 +222,7 @@ static neap_status sort_lengths(neap_vocab_trie *v, const entry *e, size_t n) {
     return status;
 }
 
-static neap_status fill(neap_vocab_trie *v, const neap_tokenizer *t, entry *e, uint32_t *odd) {
+static neap_status fill(neap_vocab_trie *v, const neap_tokenizer *t, entry *e, entry *work, uint32_t *odd) {
     size_t n = 0;
     uint32_t missing = 0;
     for (int32_t id = 0; id < t->vocab.n; id++) {
@@ -191,7 +238,7 @@ static neap_status fill(neap_vocab_trie *v, const neap_tokenizer *t, entry *e, u
         missing += t->vocab.byte_id[byte] < 0 || !neap_mask_has(v->text, t->vocab.byte_id[byte]);
     NEAP_CHECK(missing == 0, NEAP_UNSUPPORTED,
                "a grammar needs every single byte as a token, this vocabulary lacks %u of them", missing);
-    qsort(e, n, sizeof *e, by_bytes);
+    NEAP_TRY(sort_entries(e, work, n));
     NEAP_TRY(sort_lengths(v, e, n));
     for (size_t i = 0; i < v->n_words; i++) odd[i] = v->text[i] & ~v->ordinary[i];
     NEAP_TRY(trie_make(&v->all, e, n, v->text));
@@ -201,7 +248,7 @@ static neap_status fill(neap_vocab_trie *v, const neap_tokenizer *t, entry *e, u
 }
 
 static neap_status make(neap_vocab_trie *v, const neap_tokenizer *t) {
-    entry *e = NULL;
+    entry *e = NULL, *work = NULL;
     uint32_t *odd = NULL;
     size_t n = (size_t)t->vocab.n;
     neap_status status = NEAP_OK;
@@ -211,9 +258,11 @@ static neap_status make(neap_vocab_trie *v, const neap_tokenizer *t) {
     NEAP_TRY_GOTO(neap_mem_alloc(v->n_words * 4, (void **)&v->unnamed));
     NEAP_TRY_GOTO(neap_mem_alloc(v->n_words * 4, (void **)&odd));
     NEAP_TRY_GOTO(neap_mem_alloc((n + 1) * sizeof *e, (void **)&e));
-    status = fill(v, t, e, odd);
+    NEAP_TRY_GOTO(neap_mem_alloc((n + 1) * sizeof *e, (void **)&work));
+    status = fill(v, t, e, work, odd);
 fail:
     neap_mem_free(e);
+    neap_mem_free(work);
     neap_mem_free(odd);
     return status;
 }
