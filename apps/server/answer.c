@@ -5,11 +5,12 @@
  *      +------------+------- the client leaves, an error, the drain +------------+--> ended
  *
  * An answer is on the server's list until it is freed. Calls that come from outside (an event, a client that left, a
- * tick) are bracketed by enter and leave, so that nothing is freed below somebody's feet; while a prep thread has it, the
- * end waits for `prepared`. A client that leaves cancels all its choices at once, whether they wait, read or write.
+ * tick) are bracketed by enter and leave, so that nothing is freed below somebody's feet; while a prep thread has it,
+ * the end waits for `prepared`. A client that leaves cancels all its choices at once, whether they wait, read or
+ * write.
  *
- * Called by routes (start), backend (events), http (gone, full), serve.c (tick, drain). Owns everything in the struct but
- * the exchange. */
+ * Called by routes (start), backend (events), http (gone, full), serve.c (tick, drain). Owns everything in the struct
+ * but the exchange. */
 #include "answer.h"
 
 #include <stdio.h>
@@ -91,7 +92,8 @@ static void record(neap_answer *a, const char *how) {
     }
 }
 
-/* Nothing more is written; jobs go, the exchange is the connection's again. how: for the log; NULL: as the choices ended. */
+/* Nothing more is written; jobs go, the exchange is the connection's again. how: for the log; NULL: as the choices
+ * ended. */
 static void end(neap_answer *a, const char *how) {
     if (a->is_ended) return;
     a->is_ended = 1;

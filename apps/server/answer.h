@@ -6,8 +6,9 @@
  *   events     token -> parser -> pieces; a piece is streamed, or collected in the choice
  *   end        finish of each choice, then usage and the end; or the whole body
  *
- * Both ways go through the same pieces, so a stream and a whole answer have the same content byte for byte. A style says
- * how pieces look; everything else (jobs, cancelling, slow readers, pings, deadlines, errors, counters, log) is here. */
+ * Both ways go through the same pieces, so a stream and a whole answer have the same content byte for byte. A style
+ * says how pieces look; everything else (jobs, cancelling, slow readers, pings, deadlines, errors, counters, log) is
+ * here. */
 #ifndef NEAP_APPS_SERVER_ANSWER_H
 #define NEAP_APPS_SERVER_ANSWER_H
 

@@ -5,8 +5,8 @@
  *                    sleeps on `wake` when the engine has nothing to do: no timer, no polling
  *   prep threads     [ take a task -> fn -> post done ]*
  *
- * Called by serve.c (life), routes (phase), answer.c (jobs). Owns model, engine and threads. One mutex guards the lists;
- * nobody holds it while the engine works, so the loop thread never waits for a step. */
+ * Called by serve.c (life), routes (phase), answer.c (jobs). Owns model, engine and threads. One mutex guards the
+ * lists; nobody holds it while the engine works, so the loop thread never waits for a step. */
 #include "backend.h"
 
 #include <stdio.h>

@@ -10,7 +10,7 @@
 #include "backend.h"
 #include "http.h"
 
-/* ---- serve_limits.c: printed by --show-limits; each has a flag, a key in the config file, a default and a range ---- */
+/* ---- serve_limits.c: printed by --show-limits; each has a flag, a key in the file, a default and a range ---- */
 typedef struct neap_serve_limits {
     neap_http_limits http;
     int64_t json_depth, json_nodes;                    /* 64; 4 * context + 65536 (0) */
@@ -62,8 +62,8 @@ void neap_serve_drain(neap_server *s); /* SIGTERM: /ready says 503, no new reque
 /* ---- guard.c: before routing, default deny ---- */
 typedef struct neap_serve_client {
     int is_authenticated, is_admin;
-    char space
-        [72]; /* of the prefix cache: 64 hex digits of a keyed hash of the API key; "" with shared_prefix or without keys */
+    /* of the prefix cache: 64 hex digits of a keyed hash of the API key; "" with shared_prefix or without keys */
+    char space[72];
 } neap_serve_client;
 /* Host, Origin, key. Returns 1, or answers (400, 401, 403) and returns 0. Also answers CORS preflights. */
 int neap_serve_guard(neap_server *s, neap_http_exchange *x, int is_public, int is_admin_route, neap_serve_client *out);

@@ -4,8 +4,8 @@
  *   whole:  choices with message, finish_reason and logprobs; usage
  *
  * Besides that API: reasoning_content in deltas and messages, reasoning_content beside content in logprobs,
- * prompt_progress while the prompt is read, timings. Logprobs list the tokens of the text; tokens of the chat format and of
- * calls are in neither list.
+ * prompt_progress while the prompt is read, timings. Logprobs list the tokens of the text; tokens of the chat format
+ * and of calls are in neither list.
  *
  * Called by answer.c through the style; owns nothing. */
 #include "../json_out.h"
