@@ -4,8 +4,8 @@
  *   request  the route's handler
  *   done     counters' and log's last word
  *
- * All of that happens when the head is there, so that a wrong key or type costs no body. Default deny: a path that is not
- * in the table needs a key like any other before it is told that it does not exist.
+ * All of that happens when the head is there, so that a wrong key or type costs no body. Default deny: a path that is
+ * not in the table needs a key like any other before it is told that it does not exist.
  *
  * Called by http.c. Owns the records. */
 #include <stdio.h>

@@ -3,11 +3,11 @@
  *   settings -> look at the model's description -> listen -> load (engine thread) -> ready -> ... -> drain -> exit
  *
  * It listens before the model is loaded, so that who watches it sees "loading" and not a refused connection. The first
- * SIGTERM or SIGINT drains: no new connections, running answers go on for at most --drain-timeout, then end with an error.
- * The second one ends at once. SIGHUP reads settings again. Both ends are exit code 0.
+ * SIGTERM or SIGINT drains: no new connections, running answers go on for at most --drain-timeout, then end with an
+ * error. The second one ends at once. SIGHUP reads settings again. Both ends are exit code 0.
  *
- * Signals are blocked until the loop handles them, and in all other threads for good. Called by main.c. Owns the server's
- * struct and everything in it. */
+ * Signals are blocked until the loop handles them, and in all other threads for good. Called by main.c. Owns the
+ * server's struct and everything in it. */
 #include <event2/event.h>
 #include <pthread.h>
 #include <signal.h>

@@ -6,8 +6,8 @@
  * would break what the client has to read, so they are looked for here and not by the engine. Content that may be the
  * beginning of one is held back. Completions have plain text; there the engine looks for them.
  *
- * A token with its logprob goes with the piece that its text is in. Tokens without text yet (half a character, something
- * the parser holds) wait in `pending`; those of the format end with a special token and belong to no piece.
+ * A token with its logprob goes with the piece that its text is in. Tokens without text yet (half a character,
+ * something the parser holds) wait in `pending`; those of the format end with a special token and belong to no piece.
  *
  * Called by answer.c for each event of a job. Owns the choice's texts and lists. */
 #include <stdlib.h>
