@@ -221,7 +221,9 @@ static neap_status open_at(neap_prefix *p, const point *pt, int64_t n_positions,
     if (is_partial) neap_caches_page_copy(c, neap_caches_table(c, *slot)[n_shared], p->nodes[pt->node].page);
     if (pt->state >= 0) {
         neap_caches_state_load(c, *slot, neap_prefix_state_bytes(p, pt->state));
-        p->states[pt->state].last_use = p->clock;
+        neap_prefix_state *s = &p->states[pt->state];
+        s->last_use = p->clock;
+        if (s->hits < NEAP_PREFIX_HITS) s->hits++;
     }
     return NEAP_OK;
 }

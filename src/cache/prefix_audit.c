@@ -33,6 +33,9 @@ static neap_status check_states(const neap_prefix *p, int32_t node, int32_t *n_s
         int64_t offset = t->position - (int64_t)n->level * NEAP_PAGE_ROWS;
         SAME(t->node == node && offset >= 1 && offset <= n->n_tokens && t->position < last, "checkpoint", s);
         SAME(t->before == neap_prefix_state_before(p, node, t->position), "way back", s);
+        int32_t followers = 0;
+        for (int32_t i = 0; i < p->n_states; i++) followers += p->states[i].node >= 0 && p->states[i].before == s;
+        SAME(t->followers == followers, "followers", s);
         last = t->position;
         ++*n_states;
     }

@@ -13,7 +13,7 @@
 
 #include "cache/prefix.h"
 
-enum { NEAP_PREFIX_CLASSES = 32, NEAP_PREFIX_HOLDS = 8 };
+enum { NEAP_PREFIX_CLASSES = 32, NEAP_PREFIX_HOLDS = 8, NEAP_PREFIX_HITS = 16 };
 
 typedef struct neap_prefix_node {
     uint64_t hash[2];
@@ -32,6 +32,8 @@ typedef struct neap_prefix_state {
     uint64_t last_use;
     int64_t position;
     int32_t node, before, next; /* node -1: free (next) or reserved; next: of the same node, nearer to its beginning */
+    int32_t followers;          /* checkpoints that have it as their before; 0: the end of a conversation */
+    int32_t hits;               /* prompts that began here, at most NEAP_PREFIX_HITS */
     int32_t holds;
 } neap_prefix_state;
 

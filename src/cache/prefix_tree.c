@@ -7,8 +7,9 @@
  * no call looks at all nodes. A leaf without checkpoint in a model that needs one weighs nothing and goes first, which
  * is how a chain of pages follows the checkpoint at its end.
  *
- * Checkpoints alone go by distance / age. Along one long prompt that leaves distances that grow with the distance from
- * its end: the geometric trail of the design, without a rule of its own.
+ * Checkpoints alone go by distance x likelihood / age, where the last of a path counts as if it had been used often.
+ * Along one long prompt that leaves distances that grow with the distance from its end: the geometric trail of the
+ * design, without a rule of its own.
  *
  * Hash: SipHash-2-4, 128 bits (Aumasson, Bernstein: "SipHash: a fast short-input PRF"), keyed per process. It only
  * finds the place to look; tokens decide. */
@@ -351,6 +352,14 @@ int32_t neap_prefix_state_at(const neap_prefix *p, int32_t node, int32_t offset,
     return s >= 0 && (below || p->states[s].position == position) ? s : -1;
 }
 
+/* Most prompts go on from an end, or from a place where others went on; the places between are for those that differ in
+ * the middle. */
+static double state_value(const neap_prefix *p, const neap_prefix_state *s) {
+    uint64_t saved = (uint64_t)(s->position - (s->before < 0 ? 0 : p->states[s->before].position));
+    uint64_t likely = 1 + (uint64_t)s->hits + (s->followers == 0 ? NEAP_PREFIX_HITS : 0);
+    return value_of(p, saved * likely, s->last_use);
+}
+
 int32_t neap_prefix_take_state(neap_prefix *p) {
     if (p->free_state < 0) {
         int32_t victim = -1;
@@ -358,8 +367,7 @@ int32_t neap_prefix_take_state(neap_prefix *p) {
         for (int32_t i = 0; i < p->n_states; i++) {
             const neap_prefix_state *s = &p->states[i];
             if (s->node < 0 || s->holds > 0) continue;
-            int64_t saved = s->position - (s->before < 0 ? 0 : p->states[s->before].position);
-            double value = value_of(p, (uint64_t)saved, s->last_use);
+            double value = state_value(p, s);
             if (victim >= 0 && value >= least) continue;
             victim = i;
             least = value;
@@ -391,6 +399,13 @@ int32_t neap_prefix_state_before(const neap_prefix *p, int32_t node, int64_t pos
     return -1;
 }
 
+static void set_before(neap_prefix *p, int32_t state, int32_t before) {
+    neap_prefix_state *s = &p->states[state];
+    if (s->before >= 0) p->states[s->before].followers--;
+    if (before >= 0) p->states[before].followers++;
+    s->before = before;
+}
+
 static bool is_below(const neap_prefix *p, int32_t node, int32_t above) {
     while (p->nodes[node].level > p->nodes[above].level) node = p->nodes[node].parent;
     return node == above;
@@ -404,14 +419,14 @@ void neap_prefix_enter_state(neap_prefix *p, int32_t state, int32_t node, int32_
     int32_t before = neap_prefix_state_before(p, node, position);
     int32_t *at = &n->first_state;
     while (*at >= 0 && p->states[*at].position > position) at = &p->states[*at].next;
-    *s = (neap_prefix_state){
-        .last_use = p->clock, .position = position, .node = node, .before = before, .next = *at, .holds = 0};
+    *s = (neap_prefix_state){.last_use = p->clock, .position = position, .node = node, .before = -1, .next = *at};
     *at = state;
+    set_before(p, state, before);
     for (int32_t i = 0; i < p->n_states; i++) {
         neap_prefix_state *later = &p->states[i];
         if (later->node < 0 || later->before != before || later->position <= position) continue;
         if (!is_below(p, later->node, node)) continue;
-        later->before = state;
+        set_before(p, i, state);
         relist(p, later->node);
     }
     relist(p, node);
@@ -427,9 +442,10 @@ void neap_prefix_drop_state(neap_prefix *p, int32_t state) {
     for (int32_t i = 0; i < p->n_states; i++) {
         neap_prefix_state *later = &p->states[i];
         if (later->node < 0 || later->before != state) continue;
-        later->before = s->before;
+        set_before(p, i, s->before);
         relist(p, later->node);
     }
+    set_before(p, state, -1);
     relist(p, node);
     neap_prefix_free_state(p, state);
 }

@@ -496,6 +496,30 @@ static void the_least_valuable_goes_first(void **state) {
     unmake(w);
 }
 
+/* Few checkpoints for many conversations: their ends stay, from which they will go on (or a place 20 tokens before,
+ * which saves as much), and not what lies between. */
+static void ends_of_conversations_stay(void **state) {
+    (void)state;
+    enum { TALKS = 10 };
+    static int32_t t[TALKS][MAX];
+    world *w = make(HYBRID, 4, 90, TALKS, 128);
+    for (int i = 0; i < TALKS; i++) {
+        fill(t[i], 0, MAX, i);
+        sequence s = {.slot = -1, .space = "", .n = 420, .positions = 420};
+        memcpy(s.tokens, t[i], 420 * sizeof *t[i]);
+        assert_true(open_sequence(w, &s, 419));
+        for (int64_t n = 100; s.done < 420; n += 100) {
+            compute(w, &s, n < 420 ? n : 420);
+            put(w, &s, true);
+        }
+        close_sequence(w, &s);
+    }
+    int stayed = 0;
+    for (int i = 0; i < TALKS; i++) stayed += find(w, "", t[i], 430).n_usable >= 400;
+    assert_true(stayed >= TALKS - 1);
+    unmake(w);
+}
+
 static void wrong_calls_are_refused(void **state) {
     (void)state;
     world *w = make(HYBRID, 4, 10, 4, 128);
@@ -600,6 +624,7 @@ int main(void) {
         cmocka_unit_test(checkpoints_thin_out_geometrically),
         cmocka_unit_test(what_is_used_stays),
         cmocka_unit_test(the_least_valuable_goes_first),
+        cmocka_unit_test(ends_of_conversations_stay),
         cmocka_unit_test(wrong_calls_are_refused),
         cmocka_unit_test(memory_is_as_announced),
         cmocka_unit_test(hash_is_siphash),
