@@ -167,7 +167,10 @@ void neap_http_destroy(neap_http *s) {
     if (s == NULL) return;
     neap_http_listeners_free(s);
     while (s->connections != NULL) neap_http_connection_close(s->connections);
-    for (neap_http_exchange *x = s->exchanges; x != NULL; x = x->next_all) x->http = NULL; /* their handlers' now */
+    while (s->exchanges != NULL) { /* whose handlers have not ended them, and cannot any more */
+        s->exchanges->n_references = 1;
+        neap_http_unreference(s->exchanges);
+    }
     while (s->timers != NULL) {
         neap_http_timer *t = s->timers;
         s->timers = t->next;
@@ -219,11 +222,9 @@ void neap_http_own(neap_http_exchange *x) {
 void neap_http_unreference(neap_http_exchange *x) {
     assert(x->n_references > 0);
     if (--x->n_references > 0) return;
-    if (x->http != NULL) {
-        x->http->body_held -= x->body_held;
-        *x->link_all = x->next_all;
-        if (x->next_all != NULL) x->next_all->link_all = x->link_all;
-    }
+    x->http->body_held -= x->body_held;
+    *x->link_all = x->next_all;
+    if (x->next_all != NULL) x->next_all->link_all = x->link_all;
     if (x->waiting != NULL) evbuffer_free(x->waiting);
     neap_cli_text_free(&x->headers);
     neap_http_message_free(&x->message);
@@ -251,7 +252,7 @@ const char *neap_http_body(const neap_http_exchange *x, size_t *n) {
 char *neap_http_take_body(neap_http_exchange *x, size_t *n) {
     char *body = x->message.body;
     if (n != NULL) *n = x->message.n_body;
-    if (x->http != NULL) x->http->body_held -= x->body_held;
+    x->http->body_held -= x->body_held;
     x->body_held = 0;
     x->message.body = NULL;
     x->message.n_body = x->message.body_capacity = 0;

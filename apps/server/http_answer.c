@@ -255,7 +255,7 @@ void neap_http_watch(neap_http_exchange *x, void (*gone)(void *user), void (*ful
     x->gone = gone;
     x->full = full;
     x->watch_user = user;
-    if (!x->is_gone || x->http == NULL || gone == NULL) return;
+    if (!x->is_gone || gone == NULL) return;
     x->gone_later = 1; /* not from inside this call */
     neap_http_post(x->http, tell_late, x->http);
 }

@@ -78,7 +78,7 @@ struct neap_http_connection {
 };
 
 struct neap_http_exchange {
-    neap_http *http;                  /* NULL: the server is gone */
+    neap_http *http;
     neap_http_connection *connection; /* NULL: sent, or gone */
     neap_http_exchange *next;         /* in the connection's queue */
     neap_http_exchange *next_all, **link_all;

@@ -7,6 +7,7 @@
  * POST /early     401 from the head alone   GET /stream?N  N chunks of 1 KiB, stopping while the reader is slow
  * GET /flood      a stream that never stops GET /big?N     N KiB at once
  * GET /late?MS    as /silent, watched late  GET /broken    half an answer
+ * GET /forgotten  nothing, ever
  * GET /counts     what has been seen        GET /drain     closes the listeners */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -166,6 +167,8 @@ static void on_request(void *user, neap_http_exchange *x) {
     } else if (strcmp(path, "/silent") == 0) {
         n_silent++;
         neap_http_watch(x, silent_gone, NULL, x);
+    } else if (strcmp(path, "/forgotten") == 0) {
+        neap_http_watch(x, on_gone, NULL, NULL);
     } else if (strcmp(path, "/late") == 0) {
         begin_late(x);
     } else if (strcmp(path, "/stream") == 0) {

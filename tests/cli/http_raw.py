@@ -607,6 +607,13 @@ def main():
         for test in (test_basics, test_framing, test_large, test_continue, test_pipelining, test_leaving, test_many, test_idle):
             test(s)
         check(s.reaches(exchanges=1, connections=1, silent=0), "at the end", s.counts())
+        for path in ("forgotten", "forgotten", "silent"):  # the server ends with exchanges that nobody has ended
+            c = s.connect().send(GET % path)
+            if path == "forgotten":
+                check(s.reaches(exchanges=2), path, s.counts())
+                c.sock.close()
+                check(s.reaches(exchanges=1), path, s.counts())
+        check(s.reaches(silent=1), "silent at the end")
     for test in (test_timeouts, test_trickle, test_cap, test_descriptors, test_bodies, test_addresses, test_drain, test_tls):
         test()
     finish()
