@@ -172,7 +172,7 @@ static void list_file(neap_prefix_disk *d, const char *name) {
     e.bytes = (uint64_t)st.st_size;
     e.used = used_at(&st);
     (void)neap_prefix_index_add(&d->index, &e);
-    if (d->index.n_used == NEAP_PREFIX_ENTRIES) neap_prefix_disk_prune(d);
+    if (d->index.n_used == d->index.capacity) neap_prefix_disk_prune(d);
 }
 
 /* A link whose predecessor was not there yet when the directory was read: another process is writing. One whose

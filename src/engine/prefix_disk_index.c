@@ -24,7 +24,7 @@ uint64_t neap_prefix_index_bytes(int64_t n_max) {
 
 void neap_prefix_index_init(neap_prefix_index *x, void *memory, int64_t n_max) {
     char *p = memory;
-    *x = (neap_prefix_index){.n_max = n_max, .free = NEAP_PREFIX_NONE};
+    *x = (neap_prefix_index){.n_max = n_max, .free = NEAP_PREFIX_NONE, .capacity = NEAP_PREFIX_ENTRIES};
     x->entries = (void *)p;
     p += padded(NEAP_PREFIX_ENTRIES * sizeof(neap_prefix_entry));
     x->buckets = (void *)p;
@@ -47,7 +47,7 @@ int32_t neap_prefix_index_find(const neap_prefix_index *x, const uint8_t key[NEA
 
 int32_t neap_prefix_index_add(neap_prefix_index *x, const neap_prefix_entry *e) {
     int32_t i = x->free;
-    assert(x->n_used < NEAP_PREFIX_ENTRIES);
+    assert(x->n_used < x->capacity);
     if (i >= 0)
         x->free = x->entries[i].bucket_next;
     else

@@ -88,7 +88,7 @@ NEAP_MUST_CHECK neap_status neap_prefix_file_write(const neap_store *store, cons
 
 /* ---- prefix_disk_index.c: what lies in the directory ---- */
 
-enum { NEAP_PREFIX_ENTRIES = 65536, NEAP_PREFIX_NONE = -1 };
+enum { NEAP_PREFIX_ENTRIES = 32768, NEAP_PREFIX_NONE = -1 };
 
 typedef enum neap_prefix_entry_kind {
     NEAP_PREFIX_FREE,
@@ -111,7 +111,7 @@ typedef struct neap_prefix_index {
     int32_t *buckets;           /* [ENTRIES] */
     uint16_t *lengths;          /* [n_max + 1] links that end after so many tokens; stays at 65535 once it is there */
     int64_t n_max, n_longest;   /* no link is longer */
-    int32_t n_used, n_ever, free;
+    int32_t n_used, n_ever, free, capacity; /* capacity: ENTRIES; fewer in tests */
     uint64_t bytes;
 } neap_prefix_index;
 

@@ -94,10 +94,11 @@ void neap_prefix_disk_drop(neap_prefix_disk *d, const uint8_t key[NEAP_PREFIX_KE
     }
 }
 
-static bool remove_oldest(neap_prefix_disk *d, uint64_t bytes_max, int32_t n_max) {
+/* Also when there is no room in the index for one more. */
+static bool remove_oldest(neap_prefix_disk *d) {
     uint8_t key[NEAP_PREFIX_KEY];
     lock(d);
-    bool is_over = d->index.bytes > bytes_max || d->index.n_used > n_max;
+    bool is_over = d->index.bytes > d->bytes_max || d->index.n_used >= d->index.capacity;
     int32_t i = is_over ? neap_prefix_index_oldest(&d->index) : NEAP_PREFIX_NONE;
     if (i >= 0) {
         memcpy(key, d->index.entries[i].key, sizeof key);
@@ -108,9 +109,8 @@ static bool remove_oldest(neap_prefix_disk *d, uint64_t bytes_max, int32_t n_max
     return i >= 0;
 }
 
-/* Leaves room for one more. */
 void neap_prefix_disk_prune(neap_prefix_disk *d) {
-    while (remove_oldest(d, d->bytes_max, NEAP_PREFIX_ENTRIES - 1)) continue;
+    while (remove_oldest(d)) continue;
 }
 
 /* ---- writing ---- */

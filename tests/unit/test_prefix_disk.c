@@ -648,6 +648,24 @@ static void old_ones_go(void **state) {
     assert_int_equal(n_links(), 0);
 }
 
+static void files_are_counted(void **state) {
+    (void)state;
+    static const int64_t points[] = {50, 100};
+    int32_t tokens[TOKENS];
+    rig r;
+    rig_open(&r, dir, &RIG_USUAL);
+    r.disk->index.capacity = 5; /* one of them always free */
+    for (uint32_t i = 0; i < 9; i++) {
+        rig_tokens(tokens, TOKENS, i, 0);
+        (void)rig_run(&r, "x", tokens, points, 2, true);
+        rig_settle(&r);
+        assert_int_equal(neap_prefix_disk_find(r.disk, "x", tokens, 100), 100);
+        assert_in_range(n_links(), 2, 4);
+    }
+    rig_close(&r);
+    assert_int_equal(n_links(), 4);
+}
+
 /* More links than a chain may have: it branches off half way up. */
 static void long_chains(void **state) {
     (void)state;
@@ -947,6 +965,7 @@ int main(int argc, char **argv) {
         CASE(salt),
         CASE(two_processes),
         CASE(old_ones_go),
+        CASE(files_are_counted),
         CASE(long_chains),
         CASE(queue_is_bounded),
         CASE(queued_once),
