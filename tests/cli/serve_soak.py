@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Minutes of mixed traffic: chat and plain, streamed and whole, tools, schemas, bad requests, clients that leave at any point.
+Afterwards nothing runs, nothing waits, and memory (anonymous, with swap), descriptors and threads are what they were after
+the warm-up; the requests that stay get the answers they get alone.
+
+NEAP_SOAK_SECONDS: how long (default 20, 5 in slow builds); the full length is 180.
+"""
+import os
+import random
+import threading
+import time
+
+from cli_shared import SLOW, check, finish
+from serve_shared import CHAT, VALLEY, Server, document, joined, user, whole
+
+SECONDS = float(os.environ.get("NEAP_SOAK_SECONDS") or (20 if SLOW == 1 else 5))
+GROWTH_KIB = 4096
+CLIENTS = 16
+WORDS = (document("harvest.txt") + " " + document("winter.txt")).split()
+TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {
+    "what": {"type": "string"}, "n": {"type": "integer"}}, "required": ["what"]}}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object", "properties": {
+    "name": {"type": "string", "maxLength": 12}, "n": {"enum": [1, 2, 3]}}, "required": ["name", "n"], "additionalProperties": False}}}
+BAD = [b"{", b"[]", b'{"messages":[]}', b'{"messages":[{"role":"user","content":"a"}],"n":1000000}', b'{"messages":' + b"[" * 3000,
+       b'{"messages":[{"role":"user","content":"a"}],"temperature":NaN}', b"\xff\xfe", b'{"prompt":[-1]}']
+
+
+def fixed_requests():
+    r = random.Random(3)
+    made = []
+    for i in range(12):
+        body = {"messages": user(" ".join(r.choice(WORDS) for _ in range(r.randrange(5, 200)))), "max_tokens": 20, "seed": i,
+                "temperature": 0.8, "logprobs": True}
+        if i % 4 == 1:
+            body |= {"tools": [TOOL], "tool_choice": "required", "max_tokens": 60}
+        if i % 4 == 2:
+            body |= {"response_format": SCHEMA, "max_tokens": 60}
+        made.append(body)
+    return made
+
+
+class Client(threading.Thread):
+    def __init__(self, server, seed, fixed, expected, until):
+        super().__init__()
+        self.server, self.r, self.fixed, self.expected, self.until = server, random.Random(seed), fixed, expected, until
+        self.n, self.n_left, self.n_bad, self.problems = 0, 0, 0, []
+
+    def run(self):
+        while time.monotonic() < self.until and len(self.problems) < 5:
+            try:
+                self.step()
+            except Exception as e:
+                self.problems.append(repr(e))
+            self.n += 1
+
+    def step(self):
+        kind = self.r.random()
+        i = self.r.randrange(len(self.fixed))
+        body = dict(self.fixed[i])
+        if kind < 0.1:
+            a = self.server.post(self.r.choice((CHAT, "/v1/completions")), self.r.choice(BAD))
+            self.n_bad += 1
+            if a.status not in (400, 413):
+                self.problems.append(a)
+        elif kind < 0.5:
+            self.leave(body)
+        elif kind < 0.75:
+            a = self.server.post(CHAT, body)
+            if a.status != 200 or plain(whole(a.json)) != self.expected[i]:
+                self.problems.append((i, a))
+        else:
+            with self.server.stream(CHAT, {**body, "stream": True}) as events:
+                choices, rest = joined(events)
+            if not rest["done"] or plain(choices) != self.expected[i]:
+                self.problems.append((i, choices, rest, self.expected[i]))
+
+    def leave(self, body):
+        """Before the answer, after some of it, or in the middle of the request."""
+        self.n_left += 1
+        how = self.r.random()
+        if how < 0.3:
+            sent = self.server.raw_post(CHAT, {**body, "max_tokens": 500, "ignore_eos": True})
+            with self.server.socket() as s:
+                s.sendall(sent[:self.r.randrange(1, len(sent))] if how < 0.1 else sent)
+                time.sleep(self.r.random() * 0.02)
+            return
+        with self.server.stream(CHAT, {**body, "stream": True, "max_tokens": 500, "ignore_eos": True}) as events:
+            for _, _e in zip(range(self.r.randrange(1, 8)), events):
+                pass
+
+
+def plain(choices):
+    return {k: {n: v for n, v in c.items() if n not in ("role", "calls")} | {"calls": [(x["name"], x["arguments"]) for x in c["calls"]]}
+            for k, c in choices.items()}
+
+
+def traffic(server, seconds, fixed, expected, seed):
+    until = time.monotonic() + seconds
+    clients = [Client(server, seed + i, fixed, expected, until) for i in range(CLIENTS)]
+    for c in clients:
+        c.start()
+    for c in clients:
+        c.join()
+    problems = [p for c in clients for p in c.problems]
+    check(not problems, f"{len(problems)} problems, the first:", problems[:1])
+    return sum(c.n for c in clients), sum(c.n_left for c in clients)
+
+
+def main():
+    fixed = fixed_requests()
+    with Server(VALLEY, "-np", 8, "-c", 2048, "--max-queued-requests", 256) as s:
+        expected = [plain(whole(s.post(CHAT, body).json)) for body in fixed]
+        traffic(s, max(3, SECONDS / 6), fixed, expected, 1000)
+        check(s.idle(20), "idle after the warm-up")
+        time.sleep(0.5)
+        before = s.anonymous_kib(), s.descriptors(), s.threads()
+        n, n_left = traffic(s, SECONDS, fixed, expected, 2000)
+        check(s.idle(20), "idle afterwards", s.running(), s.waiting())
+        time.sleep(0.5)
+        after = s.anonymous_kib(), s.descriptors(), s.threads()
+        print(f"{n} requests, {n_left} clients left early; KiB, descriptors, threads before {before}, after {after}")
+        check(n > 20 and n_left > 5, n, n_left)
+        check(after[0] - before[0] <= GROWTH_KIB * (8 if SLOW > 1 else 1), "memory grew", before, after)
+        check(after[1] <= before[1] + 2 and after[2] <= before[2], "descriptors or threads grew", before, after)
+        check(s.metric("prefix_checkpoints_used") >= 0)
+        for body, want in zip(fixed, expected):
+            check(plain(whole(s.post(CHAT, body).json)) == want, "another answer afterwards", body)
+    finish()
+
+
+main()
