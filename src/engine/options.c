@@ -18,7 +18,6 @@
 #include "engine/text.h"
 #include "format/grammar.h"
 #include "format/utf8.h"
-#include "engine/pending.h"
 
 typedef enum neap_field_kind { FIELD_I32, FIELD_U64, FIELD_F32 } neap_field_kind;
 

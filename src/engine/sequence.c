@@ -13,7 +13,7 @@
 
 #include "engine/admission.h"
 #include "engine/prefix_use.h"
-#include "engine/pending.h"
+#include "format/grammar.h"
 
 /* ---- submit ---- */
 
