@@ -346,6 +346,7 @@ static int add_choice(neap_params_reader *r, neap_cli_text *out) {
         return 0;
     }
     const char *name = json_string_value(member(r->tool_choice, "name"));
+    r->p->parallel_calls = 0; /* "this tool" is one call */
     if (!neap_param_has_tool(r->tools, name, 0))
         REFUSE("tool_choice.name", "\"%s\" is not the name of one of the tools", name);
     neap_cli_json_open(out, NULL, '{');

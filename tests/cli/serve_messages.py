@@ -168,15 +168,22 @@ def with_anthropic(s, anthropic):
             check(e.body["error"]["type"] == "invalid_request_error", e.body)
     forced = client.messages.create(model="valley", max_tokens=200, extra_body=GREEDY, messages=user("Look there."), tools=[TOOL],
                                     tool_choice={"type": "tool", "name": "look"})
-    check([b.type for b in forced.content] == ["tool_use"] and forced.stop_reason == "tool_use", forced)
-    check(forced.content[0].name == "look" and forced.content[0].input["where"] in ("here", "there"), forced)
+    calls = [b for b in forced.content if b.type == "tool_use"]
+    check(len(calls) == 1 and forced.content[-1] == calls[0] and forced.stop_reason == "tool_use", forced)
+    check(calls and calls[0].name == "look" and calls[0].input["where"] in ("here", "there"), forced)
     with client.messages.stream(model="valley", max_tokens=200, extra_body=GREEDY, messages=user("Look there."), tools=[TOOL],
-                                tool_choice={"type": "any"}) as stream:
+                                tool_choice={"type": "any", "disable_parallel_tool_use": True}) as stream:
         last = stream.get_final_message()
-    check(last.content[0].type == "tool_use" and last.content[0].input["where"] in ("here", "there"), last)
+    calls = [b for b in last.content if b.type == "tool_use"]
+    check(len(calls) == 1 and calls[0].input["where"] in ("here", "there") and last.stop_reason == "tool_use", last)
+    shape = {"type": "json_schema", "schema": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
+                                               "additionalProperties": False}}
+    formed = client.messages.create(model="valley", max_tokens=100, extra_body=GREEDY, messages=user("Hello"),
+                                    output_config={"format": shape})
+    check(json.loads(formed.content[-1].text)["a"] in (True, False), formed)
     follow = client.messages.create(model="valley", max_tokens=20, extra_body=GREEDY, tools=[TOOL], messages=[
-        *user("Look there."), {"role": "assistant", "content": [b.model_dump() for b in last.content]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": b.id, "content": "a tree"} for b in last.content]}])
+        *user("Look there."), {"role": "assistant", "content": [b.model_dump(exclude_none=True) for b in last.content]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": b.id, "content": "a tree"} for b in calls]}])
     check(follow.usage.output_tokens > 0, follow)
 
 
@@ -210,8 +217,9 @@ def with_openai(s, openai):
     stop = plain.choices[0].text[5:9]
     cut = create(stop=stop)
     check(cut.choices[0].finish_reason == "stop" and cut.choices[0].text == plain.choices[0].text.split(stop)[0], cut, stop)
-    banned = ids_of_first = s.post("/tokenize", {"content": plain.choices[0].text}).json["tokens"][0]
-    check(create(logit_bias={str(banned): -100}).choices[0].text[:1] != plain.choices[0].text[:1], ids_of_first)
+    banned = s.post("/tokenize", {"content": plain.choices[0].text}).json["tokens"][0]
+    other = create(logit_bias={str(banned): -100}, logprobs=0).choices[0].logprobs.tokens
+    check(logs.tokens[0] not in other, logs.tokens, other)
     check(create(max_tokens=0, echo=True).choices[0].text == "The river")
     try:
         create(max_tokens=-1)
