@@ -382,7 +382,7 @@ static const neap_cli_option serve_rows[] = {
      .group = GROUP_LIMITS,
      .commands = SERVE,
      .has_environment = 1,
-     .help = "bytes a second that a body must have"},
+     .help = "bytes a second that a body must have beyond --body-timeout, and an answer beyond --write-timeout"},
     {{"--write-timeout"},
      NEAP_CLI_REAL,
      AT(serve.limits.write_seconds),
