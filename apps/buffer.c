@@ -172,7 +172,8 @@ int neap_cli_read_file(neap_cli_text *t, const char *path, size_t limit) {
         }
     }
     if (!is_stdin) close(fd);
-    if (t->data == NULL) reserve(t, 0), t->data[0] = 0;
+    if (t->data == NULL) reserve(t, 0);
+    t->data[t->n] = 0; /* also of an empty file */
     return code;
 }
 
