@@ -50,8 +50,8 @@ typedef struct neap_http_handler {
 
 /* Returns 0, or prints one line on standard error and returns an exit code. */
 int neap_http_create(neap_http **out, const neap_http_limits *l, const neap_http_handler *h);
-/* Clients are told nothing more; exchanges that have not ended are `gone`, and then freed whether their handlers end them
- * or not. Posts that have not run are dropped. */
+/* Clients are told nothing more; exchanges that have not ended are `gone`, and then freed whether their handlers end
+ * them or not. Posts that have not run are dropped. */
 void neap_http_destroy(neap_http *s);
 /* "127.0.0.1", "::1", "localhost", "0.0.0.0" and a port (0: any; *port is the one it got), or a socket path of at most
  * 107 bytes ("unix:/run/neap.sock"; mode 0600; a stale socket is removed, a live one is an error). TLS: both PEM files
