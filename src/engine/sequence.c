@@ -13,7 +13,6 @@
 
 #include "engine/admission.h"
 #include "engine/prefix_use.h"
-#include "format/grammar.h"
 
 /* ---- submit ---- */
 
