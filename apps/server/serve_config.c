@@ -386,7 +386,6 @@ static int may_change(size_t at) {
         SERVE_AT(log_level),
         SERVE_AT(log_content),
         SERVE_AT(limits.queue_seconds),
-        SERVE_AT(limits.request_seconds),
         SERVE_AT(limits.drain_seconds),
         SERVE_AT(limits.ping_seconds),
         offsetof(neap_cli_options, verbose),
@@ -418,7 +417,6 @@ static void take_again(neap_serve_config *c, const neap_serve_config *fresh) {
     c->log_level = fresh->log_level;
     c->json_log = fresh->json_log;
     c->limits.queue_seconds = fresh->limits.queue_seconds;
-    c->limits.request_seconds = fresh->limits.request_seconds;
     c->limits.drain_seconds = fresh->limits.drain_seconds;
     c->limits.ping_seconds = fresh->limits.ping_seconds;
 }

@@ -21,7 +21,7 @@ void neap_serve_model_options(const neap_serve_config *c, const neap_model *m, n
 void neap_serve_engine_options(const neap_serve_config *c, const neap_model *m, neap_cli_settings *out);
 
 /* SIGHUP, on the loop thread: reads flags, environment and file again. Keys, hosts, origins, log settings, time-outs of
- * the queue, of requests, of draining and of pings change; for the rest a line of the log says that it needs a restart.
+ * the queue, of draining and of pings change; for the rest a line of the log says that it needs a restart.
  * When something is wrong all stays as it was. What other threads read (config.cli, the limits of parameters and
  * grammars) never changes. */
 void neap_serve_reload(neap_server *s);
