@@ -4,8 +4,8 @@
  *   echo     the text of a choice begins with its prompt
  *   logprobs the older form: four lists side by side; text_offset counts characters from the first new one
  *
- * Called by answer.c through the style. Owns the prompts' texts (echo) and the offsets of the choices. Source: the OpenAI
- * completions API. */
+ * Called by answer.c through the style. Owns the prompts' texts (echo) and the offsets of the choices. Source: the
+ * OpenAI completions API. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,7 +5,8 @@
  * what it uses, and text in a message never becomes structure there.
  *
  * "developer" is another name of system. A conversation that ends with an assistant message is rendered as it is and a
- * new answer begins behind it. Called by params.c through the table. Source: the OpenAI chat API; Kimi's thinking field. */
+ * new answer begins behind it. Called by params.c through the table. Source: the OpenAI chat API; Kimi's own
+ * fields. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Sampling when a request says nothing about it.
  *
  * A flag (or the environment, or the config file) wins, then the model's generation_config.json, then what clients of
- * the OpenAI API expect: temperature 1, top_p 1. The program's own default, greedy, is right for a command that is run by
- * hand and would surprise everybody who comes with an API.
+ * the OpenAI API expect: temperature 1, top_p 1. The program's own default, greedy, is right for a command that is run
+ * by hand and would surprise everybody who comes with an API.
  *
  * Called by params.c and /props. Keeps what the model's file says, read once. Source: the OpenAI API; Hugging Face's
  * generation_config.json. */

@@ -2,8 +2,8 @@
  * all follow this table, so a field cannot be documented and not checked, or the other way round.
  *
  * Three rules: what is in the table and supported has a type and a range; what is known from other servers but not done
- * here is refused by name, never taken and dropped (ONLY: but for the values that ask for nothing); what nobody knows is
- * ignored and counted. null is the same as absent, everywhere.
+ * here is refused by name, never taken and dropped (ONLY: but for the values that ask for nothing); what nobody knows
+ * is ignored and counted. null is the same as absent, everywhere.
  *
  * Called by params.c and openapi.c. Owns nothing. Source: the OpenAI and Anthropic APIs as their clients send them. */
 #include <stddef.h>

@@ -74,7 +74,8 @@ def same(s, body):
     check(streamed["stop_reason"] == whole["stop_reason"] and streamed["stop_sequence"] == whole["stop_sequence"], streamed, whole)
     check(streamed["usage"]["output_tokens"] == whole["usage"]["output_tokens"], streamed, whole)
     total = [m["usage"]["input_tokens"] + m["usage"]["cache_read_input_tokens"] for m in (streamed, whole)]
-    counted = s.post(COUNT, {k: v for k, v in body.items() if k in ("messages", "system", "tools", "tool_choice", "thinking", "output_config")})
+    asked = ("messages", "system", "tools", "tool_choice", "thinking", "output_config")
+    counted = s.post(COUNT, {k: v for k, v in body.items() if k in asked})
     check(total[0] == total[1] == counted.json["input_tokens"], total, counted)
     return whole
 
@@ -131,12 +132,14 @@ def conversion(s):
             {"role": "system", "content": parts("One. ", "Two.")}, {"role": "user", "content": parts("Look ", "there.")},
             {"role": "assistant", "content": "I do.", "reasoning_content": "Well.",
              "tool_calls": [call("a", '{"where": "there", "n": 0.1}'), call("b", "{}")]},
-            {"role": "tool", "tool_call_id": "a", "content": "a tree"}, {"role": "tool", "tool_call_id": "b", "content": parts("Error: ", "too dark")},
+            {"role": "tool", "tool_call_id": "a", "content": "a tree"},
+            {"role": "tool", "tool_call_id": "b", "content": parts("Error: ", "too dark")},
             {"role": "system", "content": "Be quick."}, {"role": "user", "content": "And now?"}]}
     count = lambda **more: s.post(COUNT, {**ours, **more}).json["input_tokens"]
     check(count() == shown(s, theirs)["tokens"], count(), shown(s, theirs))
     check(count(thinking=THINK) == shown(s, {**theirs, "thinking": True, "reasoning_effort": "low"})["tokens"])
-    check(count(thinking={"type": "enabled", "budget_tokens": 8000}) == shown(s, {**theirs, "thinking": True, "reasoning_effort": "high"})["tokens"])
+    high = {**theirs, "thinking": True, "reasoning_effort": "high"}
+    check(count(thinking={"type": "enabled", "budget_tokens": 8000}) == shown(s, high)["tokens"])
     check(count(tool_choice={"type": "any"}) == shown(s, {**theirs, "tool_choice": "required"})["tokens"])
     check(count(tool_choice={"type": "none"}) == shown(s, {**theirs, "tool_choice": "none"})["tokens"])
 
@@ -189,7 +192,8 @@ def with_anthropic(s, anthropic):
 
 def with_openai(s, openai):
     client = openai.OpenAI(base_url=s.url + "/v1", api_key="any", max_retries=0)
-    create = lambda **more: client.completions.create(**{"model": "valley", "prompt": "The river", "max_tokens": 12, "temperature": 0, **more})
+    usual = {"model": "valley", "prompt": "The river", "max_tokens": 12, "temperature": 0}
+    create = lambda **more: client.completions.create(**{**usual, **more})
     plain = create()
     check(plain.object == "text_completion" and plain.choices[0].finish_reason == "length", plain)
     check(create(echo=True).choices[0].text == "The river" + plain.choices[0].text)

@@ -124,7 +124,8 @@ IN_MESSAGES = {
                     [1, "auto", {}, {"type": "any"}, {"type": "tool"}, {"type": "tool", "name": "f"},
                      {"type": "auto", "disable_parallel_tool_use": 1}]),
     "thinking": ([{"type": "disabled"}, {"type": "enabled", "budget_tokens": 1024}, {"type": "adaptive", "display": "summarized"}],
-                 [1, True, {}, {"type": "on"}, {"type": "between_tools"}, {"type": "adaptive", "display": "omitted"}, {"type": "enabled", "budget_tokens": 0}, {"type": "enabled", "budget_tokens": "1"}]),
+                 [1, True, {}, {"type": "on"}, {"type": "between_tools"}, {"type": "adaptive", "display": "omitted"},
+                  {"type": "enabled", "budget_tokens": 0}, {"type": "enabled", "budget_tokens": "1"}]),
     "output_config": ([{}, {"effort": "low"}], [1, {"effort": "some"}, {"format": 1}, {"format": {"type": "json_schema"}}]),
     "speed": (["standard"], ["fast"]), "diagnostics": ([], [{}]),
     "metadata": ([{"user_id": "x"}], [1]), "service_tier": (["auto", "standard_only"], ["batch"]),
@@ -135,7 +136,8 @@ IN_MESSAGES = {
                       {"type": "tool_use", "id": "1", "name": "f", "input": {"x": 0.1}}]},
                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "r", "is_error": True},
                                                 {"type": "text", "text": "go on"}]}]],
-                 [None, 1, [], [1], [{"role": "tool", "content": "x"}], [{"role": "system", "content": [{"type": "image"}]}], [{"role": "user"}], [{"role": "user", "content": 1}],
+                 [None, 1, [], [1], [{"role": "tool", "content": "x"}], [{"role": "system", "content": [{"type": "image"}]}],
+                  [{"role": "user"}], [{"role": "user", "content": 1}],
                   [{"role": "user", "content": [1]}], [{"role": "user", "content": [{"type": "image", "source": {}}]}],
                   [{"role": "user", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]}],
                   [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": 1}]}],
@@ -290,7 +292,8 @@ def check_spelling(s):
         prompt = s.post("/apply-template", '{"messages":[{"role":"user","content":"x"}],"tools":%s}' % text).json["prompt"]
         check(json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")) in prompt, number, prompt)
         result = s.post(MESSAGES + "/count_tokens", '{"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f",'
-                        '"input_schema":{"type":"object","properties":{"z":{"type":"number","maximum":%s},"a":{"type":"string"}}}}]}' % number)
+                        '"input_schema":{"type":"object","properties":{"z":{"type":"number","maximum":%s},"a":{"type":"string"}}}}]}'
+                        % number)
         plain = s.post("/apply-template", '{"messages":[{"role":"user","content":"x"}],"thinking":false,"tools":%s}' % text).json
         check(result.json["input_tokens"] == plain["tokens"], number, result, plain)
 
