@@ -1,8 +1,8 @@
 /* Constrained decoding: the automaton of an answer and, for each state, which tokens may follow.
  *
- * A grammar is a pushdown automaton over bytes and special tokens, compiled from a JSON Schema and the chat format's own
- * structure. For a state the mask is found by walking a trie of the vocabulary's bytes together with the automaton; masks of
- * states that return (inside strings, between members) are kept. Nothing is allocated while an answer is made.
+ * A grammar is a pushdown automaton over bytes and special tokens, compiled from a JSON Schema and the chat format's
+ * own structure. For a state the mask is found by walking a trie of the vocabulary's bytes together with the automaton;
+ * inside of strings the ordinary tokens are one ready mask. Nothing is allocated while an answer is made.
  * Called by the engine's sampler; the public part is in neap.h. */
 #ifndef NEAP_FORMAT_GRAMMAR_H
 #define NEAP_FORMAT_GRAMMAR_H

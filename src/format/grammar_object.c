@@ -154,6 +154,7 @@ static neap_status read_bounds(object *o) {
 }
 
 static neap_status read_object(object *o) {
+    NEAP_TRY(neap_grow(&o->list, 1, &o->list_max, sizeof *o->list)); /* a slice of none needs a place, too */
     NEAP_TRY(read_members(o));
     NEAP_TRY(read_others(o));
     return read_bounds(o);

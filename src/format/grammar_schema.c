@@ -1,7 +1,7 @@
 /* JSON Schema: which parts hold together, and what is covered.
  *
- * A value's rule is made for a set of schema nodes that must hold at once. References, allOf, anyOf and oneOf are opened
- * first: what is left are ways, each a list of plain nodes whose keywords are merged (grammar_value.c,
+ * A value's rule is made for a set of schema nodes that must hold at once. References, allOf, anyOf and oneOf are
+ * opened first: what is left are ways, each a list of plain nodes whose keywords are merged (grammar_value.c,
  * grammar_object.c). Rules are known by their nodes, so recursive schemas come back to the same rule; new ones wait in
  * a list, nothing recurses.
  *
@@ -277,7 +277,7 @@ typedef struct opener {
 static neap_status wait(opener *o, const way *w) {
     if (++o->n_ways > NEAP_SCHEMA_WAYS_MAX)
         return neap_gschema_fail(o->s, NEAP_LIMIT, "more than 2000 combinations of alternatives");
-    NEAP_TRY(neap_grow(&o->pool, (uint64_t)o->n_pool + w->n, &o->pool_max, sizeof *o->pool));
+    NEAP_TRY(neap_grow(&o->pool, (uint64_t)o->n_pool + w->n + 1, &o->pool_max, sizeof *o->pool));
     NEAP_TRY(neap_grow(&o->waiting, o->n_waiting + 1, &o->waiting_max, sizeof *o->waiting));
     memcpy(o->pool + o->n_pool, w->items, w->n * sizeof *w->items);
     o->n_pool += w->n;
@@ -382,6 +382,7 @@ static neap_status open_all(opener *o) {
 neap_status neap_gschema_ways(neap_gschema *s, const uint32_t *nodes, uint32_t n, neap_gways *out) {
     opener *o = NULL;
     out->n = out->n_nodes = 0;
+    NEAP_TRY(neap_grow(&out->nodes, 1, &out->nodes_max, sizeof *out->nodes)); /* a way of none has a place, too */
     NEAP_TRY(neap_mem_alloc(sizeof *o, (void **)&o));
     o->s = s;
     o->out = out;

@@ -1,5 +1,5 @@
-/* Any bytes as a request for a grammar, and any choice of tokens in its answer. Up to the first NUL: the request; what is
- * behind it chooses tokens, one by two bytes. Small limits, so that many schemas are tried.
+/* Any bytes as a request for a grammar, and any choice of tokens in its answer. Up to the first NUL: the request; what
+ * is behind it chooses tokens, one by two bytes. Small limits, so that many schemas are tried.
  * Refused with a reason, or: something may always follow, what the mask allows is taken, nothing else is. */
 #include "base/arena.h"
 #include "format/grammar.h"

@@ -3,7 +3,8 @@
  *   grammar_oracle MODEL_DIRECTORY
  *   question: 'W' (walk) or 'C' (check), a 32-bit little-endian number, length and that many bytes: a schema; then
  *   W: the number of random answers wanted; C: that many texts follow, each with its length
- *   answer: "R reason" for a schema that is refused; else W: lines "A text" or "L" (found no end), C: lines "1" or "0" */
+ *   answer: "R reason" for a schema that is refused; else W: lines "A text" or "L" (found no end), C: lines "1" or
+ *   "0" */
 #include <stdint.h>
 
 #include "unit/grammar_walk.h"

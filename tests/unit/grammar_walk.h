@@ -55,7 +55,7 @@ static inline int32_t walk_closing(grammar_walk *w, const int32_t *allowed, int3
     return allowed[walk_random(w) % (uint32_t)n];
 }
 
-/* One answer. Returns NULL, or what went wrong; "long": it found no end (not an error of the grammar). The mask must have
+/* One answer. Returns NULL, or what went wrong; "long": it found no end (not an error of the grammar). The mask has
  * room for the vocabulary. */
 static inline const char *walk_answer(grammar_walk *w, neap_grammar_state *s, uint32_t *mask, int32_t *allowed) {
     int32_t vocab = neap_tokenizer_vocab(w->t);
