@@ -1,8 +1,9 @@
 """Fields of requests: every bad value is a 400 that names the field, every edge that is allowed is a 200, and JSON is taken
 strictly (reliability of requests: types, ranges, limits and limits + 1, duplicates, depth, UTF-8)."""
 import json
+import os
 
-from cli_shared import check, finish
+from cli_shared import byte_model, check, finish
 from serve_shared import CHAT, VALLEY, Server, user
 
 COMPLETIONS, MESSAGES = "/v1/completions", "/v1/messages"
@@ -312,6 +313,30 @@ def check_small(s):
         check(answer.status == 501 and answer.error["type"] == "not_supported_error", path, answer)
 
 
+def check_formats():
+    """A format without thinking, a model without a format, and defaults that the model brings along."""
+    folder = byte_model("markers")
+    with open(os.path.join(folder, "generation_config.json"), "w", encoding="utf-8") as f:
+        json.dump({"temperature": 0.6, "top_p": 0.95, "top_k": "x"}, f)
+    with Server(folder, "-c", 512, "--min-p", "0.25") as s:
+        post = lambda **more: s.post(CHAT, {"messages": user("x"), "max_tokens": 1, **more})
+        check(post().status == 200 and post(reasoning_effort="none").status == 200 and post(thinking=False).status == 200)
+        check(post(thinking=True).error["param"] == "thinking" and post(reasoning_effort="low").error["param"] == "reasoning_effort")
+        wish = s.post(MESSAGES, {"messages": user("x"), "max_tokens": 1, "thinking": {"type": "adaptive"}})
+        check(wish.status == 400 and "thinking" in wish.error["message"], wish)
+        check(s.post(MESSAGES, {"messages": user("x"), "max_tokens": 1}).status == 200)
+        props = s.get("/props").json
+        check(props["chat"]["format"] == "markers" and props["chat"]["tool_call_parser"] == "kimi_k2", props["chat"])
+        d = props["default_sampling"]
+        check((d["temperature"], d["top_p"], d["top_k"], d["min_p"]) == (0.6, 0.95, 0, 0.25), d)
+    with Server(byte_model("none"), "-c", 512) as s:
+        a = s.post(CHAT, {"messages": user("x"), "max_tokens": 1})
+        check(a.status == 400 and a.error["param"] == "messages" and "completions" in a.error["message"], a)
+        check(s.post(COMPLETIONS, {"prompt": "x", "max_tokens": 1}).status == 200)
+        check(s.get("/props").json["chat"]["format"] == "none")
+
+
+check_formats()
 with Server(VALLEY, "-np", 4) as server:
     check_small(server)
     check_text(server)
