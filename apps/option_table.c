@@ -434,7 +434,9 @@ static const neap_cli_option text_rows[] = {
      .commands = TALKS | SERVE | EVAL,
      .has_environment = 1,
      .can_set = 1,
-     .help = "new tokens at most; -1: until the model ends or the context is full (eval: 256)"},
+     .help =
+         "new tokens at most; -1: until the model ends or the context is full (eval: 256). serve: of requests that do "
+         "not say"},
     {{"--temp", "--temperature"},
      NEAP_CLI_REAL,
      AT(temp),
@@ -550,7 +552,8 @@ static const neap_cli_option text_rows[] = {
      .commands = TALKS | SERVE,
      .has_environment = 1,
      .can_set = 1,
-     .help = "the same seed and prompt give the same answer; -1: a new one each time"},
+     .help =
+         "the same seed and prompt give the same answer; -1: a new one each time. serve: of requests that do not say"},
     {{"-r", "--stop", "--reverse-prompt"},
      NEAP_CLI_LIST,
      AT(stop),

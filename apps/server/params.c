@@ -174,7 +174,7 @@ static void set_defaults(neap_params_reader *r) {
     neap_params_defaults(r->s, &p->request.sampling);
     p->request.sampling.n_logprobs = -1;
     p->cache_prompt = p->parallel_calls = p->generation_prompt = 1;
-    if (r->api == NEAP_API_COMPLETIONS) p->max_tokens = 16;
+    if (r->api == NEAP_API_COMPLETIONS && r->s->config.cli.predict < 0) p->max_tokens = 16;
     r->thinking = NEAP_THINK_UNSAID;
     r->top_logprobs = r->budget_tokens = -1;
 }
@@ -203,6 +203,11 @@ static int finish(neap_params_reader *r) {
                                  "not supported together with echo: prompts have no log-probabilities");
     if (finish_logprobs(r) != 0) return -1;
     p->request.no_prefix = !p->cache_prompt;
+    if (p->max_tokens < 0) p->max_tokens = r->s->config.cli.predict; /* -1: up to the context */
+    if (!p->has_seed && r->s->config.cli.seed >= 0) {
+        p->request.sampling.seed = (uint64_t)r->s->config.cli.seed;
+        p->has_seed = 1;
+    }
     if (!p->has_seed) p->request.sampling.seed = random_seed();
     double limit = r->limits->request_seconds;
     if (limit > 0 && (p->deadline <= 0 || p->deadline > limit)) p->deadline = limit;

@@ -114,6 +114,14 @@ r = run("serve", "--check", "http://127.0.0.1:9")
 check(r.code == 1 and one_line(r.err), r)
 check(run("serve", "--check", "https://x").code == 2 and run("serve", "--check", "").code == 2)
 
+# ---- defaults of requests that say nothing ----
+with Server(model, "-n", 3, "-s", 5, "--temp", 1) as s:
+    for path, body in (("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}), ("/v1/completions", {"prompt": "a"})):
+        a, b = s.post(path, {**body, "logit_bias": {"257": -100, "258": -100}}), s.post(path, {**body, "logit_bias": {"257": -100, "258": -100}})
+        check(a.json["usage"]["completion_tokens"] == 3 and a.json["choices"] == b.json["choices"], a, b)
+        c = s.post(path, {**body, "max_tokens": 2, "logit_bias": {"257": -100, "258": -100}})
+        check(c.json["usage"]["completion_tokens"] == 2, "what a request says goes first", c)
+
 # ---- a server from the file alone; SIGHUP ----
 log = os.path.join(work.name, "log")
 ini_text = f"""[*]
