@@ -142,6 +142,21 @@ check(all(isinstance(x["id"], str) and "?" not in x["path"] for x in done), done
 check(API not in s.log.decode(), "the key")
 check(b"\x1b" not in s.log and b"\xc2\x85" not in s.log, "control characters")
 
+# ---- each key has prefixes of its own, unless all share them; the salt parts them further ----
+chat = {"messages": [{"role": "user", "content": "the same words " * 20}], "max_tokens": 2}
+
+
+def found(s, key, **more):
+    return s.post("/v1/chat/completions", {**chat, **more}, {"Authorization": "Bearer " + key}).json["usage"][
+        "prompt_tokens_details"]["cached_tokens"]
+
+
+for args, shared in (((), False), (("--shared-prefix-cache",), True)):
+    with Server(model, "--api-key", API, "--api-key", OTHER, *args) as s:
+        check(found(s, API) == 0 and found(s, API) > 0, "a key finds its own")
+        check((found(s, OTHER) > 0) == shared, "another key", args)
+        check(found(s, API, cache_salt="x") == 0 and found(s, API, cache_salt="x") > 0, "a salt")
+
 # ---- a wildcard address: names need to be listed, addresses as such do not; a unix socket asks for no name ----
 with Server(model, "--host", "0.0.0.0", "--insecure-no-auth") as s:
     check(status(s, host="192.0.2.7:80") == 200 and status(s, host="[2001:db8::1]") == 200 and status(s, host="evil.example") == 403)
