@@ -449,6 +449,32 @@ static void test_nan_is_not_kept(void **state) {
     }
 }
 
+/* What the engine says it will claim is what it claims. */
+static void test_memory(void **state) {
+    (void)state;
+    for (int i = 0; i < n_paths; i++) {
+        neap_model *m = open_model(paths[i], NULL);
+        uint64_t sums[2];
+        for (int prefix = 0; prefix < 2; prefix++) {
+            neap_engine_options o = options_of(1024, 64);
+            o.seqs_max = 3;
+            o.prefix_cache = prefix;
+            o.checkpoints_max = 500;
+            neap_memory memory = {.struct_size = sizeof memory};
+            assert_int_equal(neap_engine_memory(m, &o, &memory), NEAP_OK);
+            neap_engine *e = create(m, &o);
+            const uint64_t claimed = neap_arena_bytes(e->arena) + neap_arena_bytes(e->forward->arena);
+            sums[prefix] = memory.total - memory.weights;
+            if (claimed > sums[prefix] + (64 << 10)) /* rounding of small blocks */
+                fail_msg("%s: %lld bytes were announced, %lld claimed", paths[i], (long long)sums[prefix],
+                         (long long)claimed);
+            neap_engine_destroy(e);
+        }
+        assert_true(sums[1] - sums[0] >= 500 * neap_forward_state_bytes(m));
+        neap_model_close(m);
+    }
+}
+
 /* ---- across restarts ---- */
 
 static void count_warnings(void *user, neap_log_level level, const char *text) {
@@ -542,7 +568,7 @@ int main(void) {
         cmocka_unit_test(test_every_length),    cmocka_unit_test(test_formats),  cmocka_unit_test(test_divergence),
         cmocka_unit_test(test_turns),           cmocka_unit_test(test_again),    cmocka_unit_test(test_spaces),
         cmocka_unit_test(test_eviction),        cmocka_unit_test(test_together), cmocka_unit_test(test_leader_goes),
-        cmocka_unit_test(test_nan_is_not_kept), cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_nan_is_not_kept), cmocka_unit_test(test_memory),   cmocka_unit_test(test_restart),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -3,6 +3,8 @@
  * cut before the stop string. */
 #include "engine_fixture.h"
 
+#include <math.h>
+
 #include "format/tokenizer.h"
 
 #ifndef NEAP_TEST_DATA
@@ -245,6 +247,76 @@ static void test_bad_stops(void **state) {
 }
 
 /* Random answers: all tokens of the vocabulary, cancels, stops; the joined text is the detokenized answer. */
+/* A model that says anything, and a grammar: the answer is what the grammar allows, whole, and ends by itself. Log
+ * probabilities stay those of the model. */
+static void test_grammar(void **state) {
+    (void)state;
+    static const char json[] = "{\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[\"x\",\"yy\"]}},"
+                               "\"required\":[\"a\"],\"additionalProperties\":false}}";
+    static said s;
+    int n_x = 0, n_y = 0;
+    neap_grammar *g = NULL;
+    assert_int_equal(neap_grammar_create(&g, tokenizer, json, sizeof json - 1, NULL), NEAP_OK);
+    assert_non_null(g);
+    for (uint64_t seed = 0; seed < 24; seed++) {
+        char text[SAID_TEXT_MAX];
+        size_t n = 0;
+        const int32_t all[2] = {prompt[0], 70 + (int32_t)seed};
+        neap_engine *e = open_engine(&model, 1, CTX, 16);
+        neap_request r = request_of(all, 2, 400, &s);
+        r.grammar = g;
+        r.sampling.seed = seed;
+        r.sampling.temperature = seed % 4 ? 1.0f : 0.0f;
+        r.sampling.n_logprobs = 0;
+        const uint64_t before = neap_alloc_calls();
+        neap_seq *seq = submit(e, &r);
+        assert_true(neap_alloc_calls() > before);
+        run_all(e);
+        for (size_t i = 0; i < s.n_text; i++) { /* without the space that JSON allows */
+            if (strchr(" \t\r\n", s.text[i]) == NULL) text[n++] = s.text[i];
+        }
+        text[n] = 0;
+        const bool is_x = strcmp(text, "{\"a\":\"x\"}") == 0, is_y = strcmp(text, "{\"a\":\"yy\"}") == 0;
+        if (!is_x && !is_y) fail_msg("the answer is %s", text);
+        n_x += is_x;
+        n_y += is_y;
+        assert_int_equal(s.finish, NEAP_FINISH_STOP);
+        /* the first token's probability among all tokens, allowed or not */
+        double sum = 0;
+        for (int32_t t = 0; t < model.net.vocab; t++) sum += exp((double)fake_logit(all, 2, t));
+        assert_true(fabs((double)s.logprobs[0] - ((double)fake_logit(all, 2, s.tokens[0]) - log(sum))) < 1e-4);
+        neap_seq_free(seq);
+        neap_engine_destroy(e);
+    }
+    if (n_x == 0 || n_y == 0) fail_msg("%d times x, %d times yy", n_x, n_y);
+    /* Nothing is left to choose: an error that says so. */
+    neap_logit_bias bias[64];
+    size_t n_bias = 0;
+    for (int32_t t = 0; t < neap_tokenizer_vocab(tokenizer) && n_bias < 64; t++) {
+        const char *bytes;
+        size_t n_bytes;
+        int is_special;
+        assert_int_equal(neap_token_bytes(tokenizer, t, &bytes, &n_bytes, &is_special), NEAP_OK);
+        if (n_bytes > 0 && (bytes[0] == '{' || strchr(" \t\r\n", bytes[0]) != NULL)) {
+            bias[n_bias++] = (neap_logit_bias){t, -INFINITY};
+        }
+    }
+    neap_engine *e = open_engine(&model, 1, CTX, 16);
+    neap_request r = request_of(prompt, 2, 20, &s);
+    r.grammar = g;
+    r.sampling.bias = bias;
+    r.sampling.n_bias = n_bias;
+    submit(e, &r);
+    run_all(e);
+    if (n_bias < 64) {
+        assert_int_equal(s.finish, NEAP_FINISH_ERROR);
+        assert_int_equal(s.status, NEAP_INVALID_ARGUMENT);
+        assert_int_equal(s.n_tokens, 0);
+    }
+    neap_engine_destroy(e);
+    neap_grammar_destroy(g);
+}
+
 static void test_text_is_the_answer(void **state) {
     (void)state;
     static said s;
@@ -288,8 +360,8 @@ static void test_text_is_the_answer(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup(name, reset)
     const struct CMUnitTest tests[] = {
-        TEST(test_stop_strings), TEST(test_bytes_and_utf8), TEST(test_stop_tokens),
-        TEST(test_reserved_ids), TEST(test_bad_stops),      TEST(test_text_is_the_answer),
+        TEST(test_stop_strings), TEST(test_bytes_and_utf8), TEST(test_stop_tokens),        TEST(test_reserved_ids),
+        TEST(test_bad_stops),    TEST(test_grammar),        TEST(test_text_is_the_answer),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }
