@@ -1,17 +1,18 @@
 /* Admission: who runs, who waits, and who gives way.
  *
- * Requests wait in order of submission and nobody overtakes, with two exceptions: one whose reader has paused it, and one
- * that is held back because somebody who runs is computing its prefix (prefix_use.c) lets those behind it go first. The
- * order never depends on what is cached for whom: it would tell a stranger.
+ * Requests wait in order of submission and nobody overtakes, with two exceptions: one whose reader has paused it, and
+ * one that is held back because somebody who runs is computing its prefix (prefix_use.c) lets those behind it go
+ * first. The order never depends on what is cached for whom: it would tell a stranger.
  *
  *   conservative  a sequence gets all pages that it may ever need; it can never be stopped by the lack of one
  *   optimistic    it gets pages for what is known and one more, and grows by a page; when there is none, prefixes that
- *                 nobody uses go first, then the newest sequence: its slot is closed, it waits at the head of the queue and
- *                 later computes all its known tokens again (or finds them in the prefix cache), to the same bits. The
- *                 oldest that can move never gives way, and alone it has all pages there are: somebody always advances.
+ *                 nobody uses go first, then the newest sequence: its slot is closed, it waits at the head of the
+ *                 queue and later computes all its known tokens again (or finds them in the prefix cache), to the same
+ *                 bits. The oldest that can move never gives way, and alone it has all pages there are: somebody
+ *                 always advances.
  *
- * A sequence is admitted beside others only while a page is left for every fourth of them to grow into: else the same one
- * would come and go at every step.
+ * A sequence is admitted beside others only while a page is left for every fourth of them to grow into: else the same
+ * one would come and go at every step.
  *
  * Called by engine.c and sequence.c. Owns nothing; allocates nothing. */
 #include "engine/admission.h"

@@ -8,9 +8,9 @@
  *   5. every sequence takes its results: progress, a token, its end (sequence.c), as events (events.c)
  * Sequences that have ended leave the running list at once; their handles live until neap_seq_free.
  *
- * A step that ended, admitted or computed something is NEAP_OK, and so is one that waited some milliseconds for a prefix
- * from disk because there was nothing else. NEAP_AGAIN: nothing will happen before a submit, a cancel or a resume; whoever
- * drives the engine may sleep until then.
+ * A step that ended, admitted or computed something is NEAP_OK, and so is one that waited some milliseconds for the
+ * disk because there was nothing else. NEAP_AGAIN: nothing will happen before a submit, a cancel or a
+ * resume; whoever drives the engine may sleep until then.
  *
  * Owns: the forward (work buffers, caches, worker team), sampler scratch, the event rings, and all handles.
  * Nothing is allocated in a step. The caller's thread drives everything; only neap_cancel and neap_pause may come from
@@ -422,6 +422,18 @@ static bool rearrange(neap_engine *e) {
     return changed;
 }
 
+/* Somebody could move if it were not for a prefix that is loaded, or pages that are held while they are written. */
+static bool waits_for_disk(const neap_engine *e) {
+    if (e->disk == NULL || e->is_disk_loading) return e->disk != NULL;
+    for (int32_t i = 0; i < e->n_running; i++) {
+        if (e->running[i]->is_blocked && !neap_seq_is_paused(e->running[i])) return true;
+    }
+    for (const neap_seq *s = e->queue_first; s != NULL && e->n_running == 0; s = s->behind) {
+        if (!neap_seq_is_paused(s)) return true;
+    }
+    return false;
+}
+
 neap_status neap_step(neap_engine *e) {
     NEAP_CHECK(e != NULL, NEAP_INVALID_ARGUMENT, "the engine is NULL");
     NEAP_CHECK(!e->is_stepping, NEAP_INVALID_ARGUMENT, "neap_step was called from inside neap_step");
@@ -437,8 +449,8 @@ neap_status neap_step(neap_engine *e) {
     const bool changed = rearrange(e);
     const int32_t n_segments = plan_step(e);
     if (n_segments == 0) {
-        if (changed || !e->is_disk_loading) return changed ? NEAP_OK : NEAP_AGAIN;
-        neap_prefix_use_wait(e);
+        if (!changed && !waits_for_disk(e)) return NEAP_AGAIN;
+        if (!changed) neap_prefix_use_wait(e);
         return NEAP_OK;
     }
     e->is_stepping = true;

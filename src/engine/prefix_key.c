@@ -5,8 +5,8 @@
  *   shard's size and time of change; the eps that the caller may have set; formats of caches and activations; tiles of
  *   AMX, the only instruction set that rounds differently (docs/numerics.md section 1)
  *
- * Weights are not hashed: that would read all of them at every start. Whoever changes a byte and sets the clock back gets
- * what he wants.
+ * Weights are not hashed: that would read all of them at every start. Whoever changes a byte and sets the clock back
+ * gets what he wants.
  *
  * Called by prefix_use.c. Owns nothing. */
 #include "engine/prefix_key.h"

@@ -1,5 +1,5 @@
-/* How sequences use the prefix cache: what they find, where they stop to keep a state, whom they wait for. Everything here
- * works without one, too: then slots are opened and closed, and nothing else happens. */
+/* How sequences use the prefix cache: what they find, where they stop to keep a state, whom they wait for. Everything
+ * here works without one, too: then slots are opened and closed, and nothing else happens. */
 #ifndef NEAP_ENGINE_PREFIX_USE_H
 #define NEAP_ENGINE_PREFIX_USE_H
 

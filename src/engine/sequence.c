@@ -1,10 +1,10 @@
 /* One request from submit to its last event.
  *
  * A sequence is its tokens plus how many of them the caches hold. Submit copies the request, claims every byte
- * that the sequence will ever need (tokens, text, stop automata, place in the grammar) and queues it; admission gives it a
- * slot and cache pages (admission.c); each step computes some more tokens; when all known ones are computed, the sampler
- * adds one. Tokens and caches move together, in one place (neap_seq_advance), so that a sequence which is cancelled or
- * gives way at any point is consistent.
+ * that the sequence will ever need (tokens, text, stop automata, place in the grammar) and queues it; admission gives
+ * it a slot and cache pages (admission.c); each step computes some more tokens; when all known ones are computed, the
+ * sampler adds one. Tokens and caches move together, in one place (neap_seq_advance), so that a sequence which is
+ * cancelled or gives way at any point is consistent.
  *
  * A finished sequence keeps its slot for a look at its caches (neap_seq_caches) only until another request needs
  * it; after an error or a cancel the slot is given back at once. */

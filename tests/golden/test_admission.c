@@ -1,6 +1,6 @@
-/* Who runs, waits and gives way, over real layers: random schedules with queues, pauses, cancels, frees and pools so small
- * that sequences give way again and again. Each answer is bit for bit that of its solo run, somebody always advances, and
- * at the end everything is back. NEAP_LONG=1 runs more. */
+/* Who runs, waits and gives way, over real layers: random schedules with queues, pauses, cancels, frees and pools so
+ * small that sequences give way again and again. Each answer is bit for bit that of its solo run, somebody always
+ * advances, and at the end everything is back. NEAP_LONG=1 runs more. */
 #include "prefix_fixture.h"
 
 #include <pthread.h>

@@ -409,8 +409,8 @@ static void test_leader_goes(void **state) {
 
 /* ---- what must not be kept ---- */
 
-/* NaN in a layer's memory: the request ends with an error, at the next checkpoint even where no logits are asked for, and
- * nobody ever begins at what it computed since. */
+/* NaN in a layer's memory: the request ends with an error, at the next checkpoint even where no logits are asked for,
+ * and nobody ever begins at what it computed since. */
 static void test_nan_is_not_kept(void **state) {
     (void)state;
     static question q, next;
