@@ -258,6 +258,7 @@ static neap_status put_json(object *o, uint32_t start) {
 neap_status neap_gvalue_object(neap_gschema *s, const uint32_t *nodes, uint32_t n, uint32_t start) {
     object o = {.s = s, .nodes = nodes, .n_nodes = n};
     neap_status status = read_object(&o);
+    if (status == NEAP_OK) s->key = "properties";
     if (status == NEAP_OK && !o.never) status = put_json(&o, start);
     free_object(&o);
     return status;

@@ -158,10 +158,10 @@ static neap_status check_keyword(neap_gschema *s, uint32_t value, shape want) {
     return NEAP_OK;
 }
 
-/* Once per node: its keywords are known and have the right kinds. */
+/* Once per node: its keywords are known and have the right kinds. Seen is 1 then, or 2: it restricts nothing. */
 static neap_status check_node(neap_gschema *s, uint32_t node) {
     if (s->seen[node]) return NEAP_OK;
-    s->seen[node] = 1;
+    s->seen[node] = 2;
     for (uint32_t m = s->tree->nodes[node].first; m != NEAP_J_NONE; m = s->tree->nodes[m].next) {
         const char *key = s->tree->pool + s->tree->nodes[m].key;
         NEAP_TRY(neap_gbuild_tick(s->b));
@@ -169,6 +169,7 @@ static neap_status check_node(neap_gschema *s, uint32_t node) {
             if (strcmp(key, keywords[i].name) != 0) continue;
             s->at = node;
             s->key = keywords[i].name;
+            s->seen[node] = 1;
             NEAP_TRY(check_keyword(s, m, keywords[i].shape));
             if (strcmp(key, "uniqueItems") == 0 && kind_of(s, m) != NEAP_J_FALSE)
                 return neap_gschema_fail(s, NEAP_UNSUPPORTED, "this keyword is not covered by grammars");
@@ -462,8 +463,10 @@ neap_status neap_gschema_rule(neap_gschema *s, neap_gform form, uint32_t types, 
     uint32_t key[NEAP_SCHEMA_NODES_MAX + 2], n_key = 2, number, made;
     bool fresh;
     if (n > NEAP_SCHEMA_NODES_MAX) return neap_gschema_fail(s, NEAP_LIMIT, "more than 256 schemas hold for one value");
-    for (uint32_t i = 0; i < n; i++)
-        if (kind_of(s, nodes[i]) != NEAP_J_TRUE) key[n_key++] = nodes[i];
+    for (uint32_t i = 0; i < n; i++) { /* what restricts nothing makes no rule of its own */
+        if (kind_of(s, nodes[i]) == NEAP_J_OBJECT) NEAP_TRY(check_node(s, nodes[i]));
+        if (kind_of(s, nodes[i]) != NEAP_J_TRUE && s->seen[nodes[i]] != 2) key[n_key++] = nodes[i];
+    }
     qsort(key + 2, n_key - 2, sizeof *key, by_number);
     uint32_t w = 2;
     for (uint32_t i = 2; i < n_key; i++)

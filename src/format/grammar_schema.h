@@ -41,11 +41,12 @@ struct neap_gschema {
     uint32_t at;     /* node that is looked at, for messages */
     const char *key; /* keyword of it, or NULL */
     uint32_t *roots, n_roots, roots_max;
-    uint8_t *seen;     /* [n_nodes] its keywords are known to be covered */
+    uint8_t *seen;     /* [n_nodes] 1: its keywords are covered, 2: and there are none */
     uint32_t *targets; /* [n_nodes] of $ref nodes: what they mean */
     neap_intern keys;  /* rules by form, types and nodes */
     uint32_t *starts, starts_max;
     neap_gtags tags;
+    uint32_t numbers[2]; /* without bounds: fractions, integers; 0: not made yet */
     neap_gstring *strings;
     uint32_t n_strings, strings_max;
     neap_text scratch;

@@ -61,7 +61,10 @@ static neap_status cut(neap_gschema *s, string_rules *r, const char *pattern, si
     neap_dfa one = {0}, both = {0};
     char text[256];
     neap_status status = neap_regex_dfa(s->b, pattern, n, &one);
-    if (status != NEAP_OK) return neap_fail_prefix(status, "%s", neap_gbuild_where(s->b, text));
+    if (status != NEAP_OK) /* budgets name the place themselves */
+        return strncmp(neap_last_error(), "pattern", 7) == 0
+                   ? neap_fail_prefix(status, "%s", neap_gbuild_where(s->b, text))
+                   : status;
     if (!r->has_dfa) {
         r->has_dfa = true;
         r->dfa = one;
@@ -148,6 +151,7 @@ static neap_status put_string(neap_gschema *s, bool raw, const uint32_t *nodes, 
     string_rules r;
     uint32_t start = NEAP_GSTATE_DEAD;
     neap_status status = read_string_rules(s, nodes, n, &r);
+    s->key = r.has_dfa ? "pattern" : NULL;
     if (status == NEAP_OK && r.min <= r.max)
         status = r.has_dfa ? table_string(s, raw, &r, &start) : plain_string(s, raw, &r, &start);
     neap_dfa_free(&r.dfa);
@@ -203,10 +207,14 @@ static neap_status put_number(neap_gschema *s, bool is_integer, const uint32_t *
     neap_dfa dfa = {0};
     uint32_t start = NEAP_GSTATE_DEAD;
     NEAP_TRY(read_range(s, nodes, n, &r));
+    s->key = NULL;
+    uint32_t *known = r.has_lo || r.has_hi ? &start : &s->numbers[is_integer];
+    if (*known != NEAP_GSTATE_DEAD) return neap_gbuild_empty(s->b, at, *known);
     neap_status status = neap_number_dfa(s->b, &r, &dfa);
     if (status == NEAP_OK) status = neap_gbuild_dfa(s->b, &dfa, &start);
     neap_dfa_free(&dfa);
     NEAP_TRY(status);
+    *known = start;
     return start == NEAP_GSTATE_DEAD ? NEAP_OK : neap_gbuild_empty(s->b, at, start);
 }
 
@@ -458,6 +466,7 @@ neap_status neap_gvalue_array(neap_gschema *s, const uint32_t *nodes, uint32_t n
     }
     if (min > max) return NEAP_OK;
     uint32_t prefix = prefix_length(s, nodes, n);
+    s->key = NULL;
     NEAP_TRY(neap_gbuild_state(s->b, &at));
     NEAP_TRY(byte_edge(s, start, '[', NEAP_GE_DEEPER, at, 0));
     for (uint32_t i = 0; i < prefix; i++) { /* `at`: behind i items */
