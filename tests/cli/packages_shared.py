@@ -29,7 +29,8 @@ def want(module, package):
                                 "--retries", "1", "--timeout", "10", package], check=True, capture_output=True, timeout=200)
                 with open(done, "w", encoding="ascii"):
                     pass
-        sys.path += glob.glob(os.path.join(folder, "lib", "python3*", "site-packages"))
+        # before the interpreter's own packages, which may be older than what these need
+        sys.path[1:1] = glob.glob(os.path.join(folder, "lib", "python3*", "site-packages"))
         importlib.invalidate_caches()
         return importlib.import_module(module)
     except (OSError, subprocess.SubprocessError, ImportError):
