@@ -210,9 +210,55 @@ def together(server):
     check(server.idle(), "places are given back")
 
 
+TOOL = {"type": "function", "function": {
+    "name": "find_thing", "description": "Looks for a thing.", "strict": True,
+    "parameters": {"type": "object", "additionalProperties": False, "required": ["name", "count", "sure"], "properties": {
+        "name": {"type": "string", "maxLength": 8}, "count": {"type": "integer", "minimum": 0, "maximum": 99},
+        "sure": {"type": "boolean"}}}}}
+
+
+def fits(text):
+    """Arguments are a JSON object of TOOL's schema."""
+    v = json.loads(text)
+    return (sorted(v) == ["count", "name", "sure"] and isinstance(v["name"], str) and len(v["name"]) <= 8
+            and isinstance(v["count"], int) and 0 <= v["count"] <= 99 and isinstance(v["sure"], bool))
+
+
+def calls(server):
+    """Forced calls: the same in both ways, whole and of the schema; one when only one may be; cut: finish length."""
+    body = {"messages": ask(questions()[0]), "tools": [TOOL], "tool_choice": "required", "temperature": 1, "max_tokens": 400}
+    n_calls = 0
+    for more in ({"n": 2, "seed": 1}, {"seed": 5, "parallel_tool_calls": False}, {"seed": 6, "thinking": {"type": "disabled"}}):
+        a = server.post(CHAT, {**body, **more})
+        check(a.status == 200, a)
+        if a.status != 200:
+            continue
+        with server.stream(CHAT, {**body, **more, "stream": True}) as events:
+            choices, rest = joined(events)
+        check(choices == whole(a.json) and rest["done"], choices, a)
+        for c in choices.values():
+            n_calls += len(c["calls"])
+            if c["finish"] == "length":
+                continue
+            check(c["finish"] == "tool_calls" and c["calls"], c)
+            check(all(k["name"] == "find_thing" and fits(k["arguments"]) and k["id"] for k in c["calls"]), c)
+            check(len({k["id"] for k in c["calls"]}) == len(c["calls"]), c)
+            check("parallel_tool_calls" not in more or len(c["calls"]) == 1, c)
+    check(n_calls > 0, "no call at all")
+    cut = {**body, "seed": 5, "max_tokens": 12, "thinking": {"type": "disabled"}}
+    with server.stream(CHAT, {**cut, "stream": True}) as events:
+        choices, rest = joined(events)
+    check(choices == whole(server.post(CHAT, cut).json) and choices[0]["finish"] == "length" and rest["done"], choices)
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": TOOL["function"]["parameters"]}}
+    for seed in range(3):
+        c = whole(server.post(CHAT, {"messages": user("Hello"), "response_format": schema, "seed": seed, "max_tokens": 400}).json)[0]
+        check(c["finish"] == "length" or fits(c["content"]), c)
+
+
 def progress_and_pings(model):
     """A long prompt on a slow setting: progress when asked for, comments when nothing else is said."""
-    with Server(model, "-np", 1, "-c", 8192, "-b", 8, "--cpu", "scalar", "--sse-ping-interval", 0.1) as s:
+    slow = ("--cpu", "scalar") if SLOW == 1 else ()
+    with Server(model, "-np", 1, "-c", 8192, "-b", 8, "--sse-ping-interval", 0.1, *slow) as s:
         body = {**GREEDY, "messages": user(document() * 2), "stream": True, "max_tokens": 2}
         with s.stream(CHAT, {**body, "return_progress": True, "cache_prompt": False}) as events:
             _, rest = joined(events)
@@ -274,6 +320,7 @@ def main():
         stops(s)
         usage(s)
         second_turn(s)
+        calls(s)
         errors(s)
         together(s)
         idle(s)
