@@ -66,14 +66,13 @@ static uint64_t one_schedule(const neap_model *m, const neap_engine_options *o, 
         const neap_status status = step(e);
         if (status != NEAP_OK && status != NEAP_AGAIN) fail_msg("step: %s", neap_last_error());
         if (random_below(seed, 5)) drain(e);
-        bool has_ended = next == REQUESTS, is_anybody_paused = false;
+        bool has_ended = next == REQUESTS;
         for (int k = 0; k < next; k++) {
             meddle(&cases[k], &fates[k], seed);
-            is_anybody_paused |= fates[k].is_paused && !is_over(&cases[k], &fates[k]);
             has_ended = has_ended && is_over(&cases[k], &fates[k]);
         }
         if (has_ended) break;
-        /* Nothing to do: only if all who are left are paused, or have ended without being heard. */
+        /* Nothing to do: only for as long as all who are left are paused. */
         n_idle = status == NEAP_AGAIN ? n_idle + 1 : 0;
         if (n_idle > 200) fail_msg("%s: nobody moves", m->dir);
         if (n_steps % 32 == 0) audit(e);
