@@ -187,8 +187,8 @@ void neap_cli_option_environment(const neap_cli_option *option, char *name, size
 int neap_cli_options_set(neap_cli_options *o, const char *name, const char *value);
 void neap_cli_option_show(const neap_cli_options *o, const neap_cli_option *option, char *text, size_t capacity);
 
-/* config_file.c: INI. The text is changed and must live as long as the values. Returns an exit code; *out is for free(),
- * in any case. */
+/* config_file.c: INI. The text is changed and must live as long as the values. Returns an exit code; *out is for
+ * free(), in any case. */
 typedef struct neap_cli_config_value {
     const char *section, *key, *value; /* section "*": for every model */
     int line;

@@ -5,8 +5,8 @@
  * option that a command does not use is not offered by it, so no flag is accepted and ignored.
  *
  * Here are the rows about prompts, answers and single commands; those about model, machine and cache are in
- * option_machine.c, those of the server in option_serve.c, commands in command_table.c. Read by command_line.c (parser, environment) and help.c (help, manual
- * page, completion). */
+ * option_machine.c, those of the server in option_serve.c, commands in command_table.c. Read by command_line.c
+ * (parser, environment) and help.c (help, manual page, completion). */
 #include "option_rows.h"
 
 static const neap_cli_option text_rows[] = {

@@ -13,4 +13,5 @@ install(FILES ${PROJECT_BINARY_DIR}/neap.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/
 install(FILES include/neap.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS neap)
 install(FILES ${PROJECT_BINARY_DIR}/neap.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-install(FILES ${PROJECT_BINARY_DIR}/neap.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME neap)
+install(FILES ${PROJECT_BINARY_DIR}/neap.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+    RENAME neap)

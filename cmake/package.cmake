@@ -11,14 +11,16 @@ if(GZIP)
         " On Debian systems the text of the Apache License, version 2.0, is in\n"
         " /usr/share/common-licenses/Apache-2.0.\n")
     file(WRITE ${neap_deb_files}/changelog
-        "neap (${PROJECT_VERSION}) unstable; urgency=medium\n\n  * Version ${PROJECT_VERSION}; see the documentation.\n\n"
+        "neap (${PROJECT_VERSION}) unstable; urgency=medium\n\n"
+        "  * Version ${PROJECT_VERSION}; see the documentation.\n\n"
         " -- ${neap_maintainer}  Mon, 30 Nov 2026 00:00:00 +0000\n")
     # Reloads systemd's view and stops what would run without its program. Nothing is enabled or started: a model has to
     # be named first.
     file(WRITE ${neap_deb_files}/postinst "#!/bin/sh\nset -e\n"
         "if [ -d /run/systemd/system ]; then systemctl --system daemon-reload >/dev/null || true; fi\n")
     file(WRITE ${neap_deb_files}/prerm "#!/bin/sh\nset -e\n"
-        "if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then systemctl stop neap.service >/dev/null || true; fi\n")
+        "if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then\n"
+        "    systemctl stop neap.service >/dev/null || true\nfi\n")
     file(WRITE ${neap_deb_files}/postrm "#!/bin/sh\nset -e\n"
         "if [ -d /run/systemd/system ]; then systemctl --system daemon-reload >/dev/null || true; fi\n")
     file(WRITE ${neap_deb_files}/conffiles "/etc/neap/neap.ini\n")
@@ -60,7 +62,8 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
-set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA "${neap_deb_files}/postinst;${neap_deb_files}/prerm;${neap_deb_files}/postrm;${neap_deb_files}/conffiles")
+set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${neap_deb_files}/postinst ${neap_deb_files}/prerm ${neap_deb_files}/postrm
+    ${neap_deb_files}/conffiles)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ
     WORLD_EXECUTE)
 include(CPack)
