@@ -141,11 +141,10 @@ static int set_value(neap_cli_options *o, const neap_cli_option *option, const c
 }
 
 static uint8_t *source_of(neap_cli_options *o, const neap_cli_option *option) {
-    for (size_t i = 0; i < neap_cli_option_count() && i < NEAP_CLI_OPTIONS_MAX; i++) {
-        if (neap_cli_option_at(i) == option) return &o->sources[i];
-    }
-    assert(!"a row that is not in the table, or more rows than NEAP_CLI_OPTIONS_MAX");
-    return &o->sources[0];
+    size_t i = 0, n = neap_cli_option_count();
+    while (i < n && neap_cli_option_at(i) != option) i++;
+    assert(i < n && n <= NEAP_CLI_OPTIONS_MAX); /* a row of the table, which has room for all */
+    return &o->sources[i];
 }
 
 neap_cli_source neap_cli_option_source(const neap_cli_options *o, const neap_cli_option *option) {
