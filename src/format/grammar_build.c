@@ -9,7 +9,7 @@
 
 #include "format/grammar_inner.h"
 
-enum { ROWS_MAX = 8 << 20, TICKS_PER_CLOCK = 256 };
+enum { ROWS_MAX = 4 << 20, TICKS_PER_CLOCK = 256 };
 
 neap_status neap_gbuild_init(neap_gbuild *b, const neap_grammar_limits *limits) {
     uint32_t made;

@@ -9,7 +9,7 @@
 
 #include "format/grammar_inner.h"
 
-enum { SETS_MAX = 8 << 20, TABLE_MAX = 8 << 20 };
+enum { SETS_MAX = 4 << 20, TABLE_MAX = 4 << 20 };
 
 void neap_dfa_free(neap_dfa *d) {
     neap_mem_free(d->next);
