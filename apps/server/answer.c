@@ -51,6 +51,7 @@ static void answer_free(neap_answer *a) {
     if (a->style->free != NULL) a->style->free(a);
     neap_shared_grammar_release(a->grammar);
     neap_serve_params_free(&a->params);
+    neap_cli_text_free(&a->line);
     free(a->choices);
     free(a->prompts);
     free(a->model);
@@ -116,6 +117,11 @@ static void leave(neap_answer *a) {
     if (a->is_ended && !a->is_preparing) answer_free(a);
 }
 
+static void flush(neap_answer *a) {
+    a->has_unsent = 0;
+    for (size_t i = 0; a->choices != NULL && i < a->n_choices; i++) neap_answer_flush(&a->choices[i]);
+}
+
 static void send_error(neap_answer *a, const neap_serve_problem *problem) {
     if (a->style->error != NULL) {
         a->style->error(a, problem);
@@ -131,6 +137,7 @@ void neap_answer_fail(neap_answer *a, const neap_serve_problem *problem) {
     if (a->is_ended || a->is_gone) return;
     neap_serve_count(a->server, NEAP_COUNT_ERROR, 1);
     if (a->is_streaming) {
+        flush(a);
         send_error(a, problem);
         end(a, "error");
         neap_http_end(a->x);
@@ -167,7 +174,10 @@ void neap_answer_choice_done(neap_answer_choice *c) {
                                            : NEAP_COUNT_STOP,
                      1);
     if (a->is_gone) return;
-    if (a->is_streaming) a->style->finish(c);
+    if (a->is_streaming) {
+        neap_answer_flush(c);
+        a->style->finish(c);
+    }
     if (a->n_done == a->n_choices) finish_all(a);
 }
 
@@ -259,6 +269,12 @@ void neap_answer_add_prompt(neap_answer *a, int32_t *tokens, size_t n_tokens, in
         (neap_answer_prompt){.tokens = tokens, .marks = marks, .n_tokens = n_tokens, .n_marks = n_marks};
 }
 
+/* What is wrong with all of a schema, or with several together, has no path of its own. */
+static const char *constrained_by(const neap_answer *a) {
+    if (json_object_get(a->params.root, "response_format") != NULL) return "response_format";
+    return json_object_get(a->params.root, "output_config") != NULL ? "output_config" : "tools";
+}
+
 int neap_answer_constrain(neap_answer *a, const char *json, size_t n, neap_serve_problem *problem) {
     const neap_serve_limits *limits = &a->server->config.limits;
     neap_grammar *g = NULL;
@@ -270,6 +286,7 @@ int neap_answer_constrain(neap_answer *a, const char *json, size_t n, neap_serve
     neap_status status = neap_grammar_create(&g, a->tokenizer, json, n, &l);
     if (status != NEAP_OK) {
         neap_serve_problem_library(problem, status);
+        if (problem->param[0] == 0) snprintf(problem->param, sizeof problem->param, "%s", constrained_by(a));
         return -1;
     }
     a->grammar = neap_shared_grammar_create(g);
@@ -398,6 +415,7 @@ void neap_answer_start(neap_serve_call *call, const neap_answer_style *style) {
     if (s->answers != NULL) s->answers->before = a;
     s->answers = a;
     neap_serve_count(s, NEAP_COUNT_REQUESTS, 1);
+    neap_serve_tick(s);
     enter(a);
     neap_http_watch(a->x, on_gone, on_full, a);
     neap_serve_problem p;
@@ -419,14 +437,17 @@ void neap_answer_start(neap_serve_call *call, const neap_answer_style *style) {
 
 void neap_answer_send(neap_answer *a, const char *name, const char *json, size_t n) {
     if (a->is_gone || a->is_ended) return;
+    neap_cli_text *line = &a->line; /* one chunk of HTTP for each event */
+    neap_cli_text_cut(line, 0);
     if (name != NULL) {
-        neap_http_write(a->x, "event: ", 7);
-        neap_http_write(a->x, name, strlen(name));
-        neap_http_write(a->x, "\n", 1);
+        neap_cli_text_add(line, "event: ", 7);
+        neap_cli_text_puts(line, name);
+        neap_cli_text_add(line, "\n", 1);
     }
-    neap_http_write(a->x, "data: ", 6);
-    neap_http_write(a->x, json, n);
-    neap_http_write(a->x, "\n\n", 2);
+    neap_cli_text_add(line, "data: ", 6);
+    neap_cli_text_add(line, json, n);
+    neap_cli_text_add(line, "\n\n", 2);
+    neap_http_write(a->x, line->data, line->n);
     a->sent = neap_cli_seconds();
 }
 
@@ -519,6 +540,16 @@ static void ping(neap_answer *a) {
         neap_http_write(a->x, text, (size_t)n);
     }
     a->sent = neap_cli_seconds();
+}
+
+void neap_answer_delivered(neap_server *s) {
+    for (neap_answer *a = s->answers, *next; a != NULL; a = next) {
+        next = a->next;
+        if (!a->has_unsent) continue;
+        enter(a);
+        flush(a);
+        leave(a);
+    }
 }
 
 void neap_answer_tick(neap_server *s) {

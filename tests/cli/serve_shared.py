@@ -396,3 +396,36 @@ def whole(answer):
                                   "calls": calls, "finish": part["finish_reason"],
                                   "logprobs": (part.get("logprobs") or {}).get("content") or []}
     return choices
+
+
+class Neighbour(threading.Thread):
+    """A client that does nothing wrong: the same stream again and again, and each must be the one that it was alone."""
+
+    def __init__(self, server, number, **more):
+        super().__init__(daemon=True)
+        self.server, self.stop, self.rounds, self.wrong = server, False, 0, []
+        self.body = {"messages": user(f"Tell me about day {number}."), "max_tokens": 60, "temperature": 1, "seed": number,
+                     "ignore_eos": True, "logprobs": True, "top_logprobs": 2, "stream": True,
+                     "stream_options": {"include_usage": True}, **more}
+        self.want = self.one()
+        check(self.want[0] == 200 and self.want[3] and not self.want[4], "alone", self.want)
+
+    def one(self):
+        with self.server.stream(CHAT, self.body) as stream:
+            choices, rest = joined(stream)
+            return stream.status, choices, (rest["usage"] or {}).get("completion_tokens"), rest["done"], rest["errors"]
+
+    def run(self):
+        while not self.stop:
+            try:
+                got = self.one()
+            except OSError as error:
+                got = repr(error)
+            if got != self.want:
+                self.wrong.append(got)
+            self.rounds += 1
+
+    def finish(self):
+        self.stop = True
+        self.join(60 * SLOW)
+        check(not self.is_alive() and self.rounds >= 1 and not self.wrong, "a neighbour:", self.rounds, self.wrong[:1], self.want)
