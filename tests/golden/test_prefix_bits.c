@@ -556,6 +556,40 @@ static void test_restart(void **state) {
     }
 }
 
+static void silent(void *user, neap_log_level level, const char *text) { (void)user, (void)level, (void)text; }
+
+/* Every allocation of making an engine and of a request is refused once: a status, and nothing is lost. */
+static void test_refused_memory(void **state) {
+    (void)state;
+    static question q;
+    char dir[64] = "/tmp/neap-prefix-XXXXXX", command[128];
+    neap_model *m = open_model(paths[n_paths - 1], NULL);
+    neap_engine_options o = prefix_options(256, 32);
+    o.log = silent;
+    if (mkdtemp(dir) == NULL) abort();
+    o.prefix_dir = dir;
+    random_tokens(q.tokens, 100, m->net.vocab, 3);
+    ask(&q, 100, 2, 0);
+    q.request.space = "somebody";
+    int n_refused = 0;
+    for (uint64_t k = 1, is_over = 0; !is_over; k++) {
+        neap_engine *e = NULL;
+        const uint64_t before = neap_alloc_calls();
+        neap_alloc_fail_at(k);
+        neap_status status = neap_engine_create(&e, m, &o);
+        if (status == NEAP_OK) status = try_submit(e, &q);
+        is_over = neap_alloc_calls() - before < k;
+        neap_alloc_fail_at(0);
+        if (status != NEAP_OK && status != NEAP_NO_MEMORY) fail_msg("call %d: %s", (int)k, neap_last_error());
+        n_refused += status != NEAP_OK;
+        neap_engine_destroy(e);
+    }
+    assert_true(n_refused > 20);
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    assert_int_equal(system(command), 0);
+    neap_model_close(m);
+}
+
 static int setup(void **state) {
     (void)state;
     is_long = getenv("NEAP_LONG") != NULL;
@@ -569,6 +603,7 @@ int main(void) {
         cmocka_unit_test(test_turns),           cmocka_unit_test(test_again),    cmocka_unit_test(test_spaces),
         cmocka_unit_test(test_eviction),        cmocka_unit_test(test_together), cmocka_unit_test(test_leader_goes),
         cmocka_unit_test(test_nan_is_not_kept), cmocka_unit_test(test_memory),   cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_refused_memory),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
