@@ -6,7 +6,8 @@
  *   events     token -> parser -> pieces; a piece is streamed, or collected in the choice
  *   end        finish of each choice, then usage and the end; or the whole body
  *
- * Both ways go through the same pieces, so a stream and a whole answer have the same content byte for byte. A style
+ * Both ways go through the same pieces, so a stream and a whole answer have the same content byte for byte. Pieces of
+ * one kind that are delivered together go out as one event of the stream. A style
  * says how pieces look; everything else (jobs, cancelling, slow readers, pings, deadlines, errors, counters, log) is
  * here. */
 #ifndef NEAP_APPS_SERVER_ANSWER_H
@@ -62,7 +63,12 @@ struct neap_answer_choice {
     neap_chat_parser *parser;
     neap_cli_text held;               /* content that may be the beginning of a stop string */
     neap_answer_tokens pending, kept; /* tokens whose text is not there yet; tokens of held */
-    size_t *kept_at;                  /* where in held each of kept begins */
+    neap_cli_text unsent;             /* of a stream: text of one kind that waits for the end of the delivery */
+    neap_answer_tokens unsent_tokens; /* its tokens */
+    neap_chat_kind unsent_kind;
+    int32_t unsent_index;
+    int has_unsent;
+    size_t *kept_at; /* where in held each of kept begins */
     neap_chat_kind channel;
     int is_accepted, is_begun, is_stopped, is_done;
     int64_t n_prompt_done;
@@ -116,6 +122,8 @@ struct neap_answer {
     neap_shared_grammar *grammar;
     neap_serve_problem problem;
     int has_problem, is_preparing, is_streaming, is_ended, is_full, keeps_text, depth;
+    int has_unsent;     /* at least one choice has */
+    neap_cli_text line; /* the event being sent; its memory is used again */
     _Atomic int is_gone;
     double sent; /* when the stream last said something */
     neap_answer *next, *before;
@@ -148,7 +156,8 @@ void neap_answer_token_text(const neap_answer *a, int32_t token, neap_cli_text *
 void neap_answer_fail(neap_answer *a, const neap_serve_problem *problem);
 
 /* ---- for serve.c, on the loop thread ---- */
-void neap_answer_tick(neap_server *s);                                        /* pings; some times a second */
+void neap_answer_tick(neap_server *s);      /* pings; some times a second */
+void neap_answer_delivered(neap_server *s); /* after events: what waits to be sent with others is sent */
 void neap_answer_fail_all(neap_server *s, const neap_serve_problem *problem); /* the drain's deadline */
 void neap_answer_free_all(neap_server *s);                                    /* after all threads have ended */
 

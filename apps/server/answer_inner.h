@@ -8,6 +8,7 @@
 void neap_answer_event(neap_answer_choice *c, const neap_job_event *e);
 void neap_answer_tokens_free(neap_answer_tokens *t);
 void neap_answer_choice_free(neap_answer_choice *c);
+void neap_answer_flush(neap_answer_choice *c); /* sends the text that waits */
 
 /* answer.c */
 void neap_answer_choice_done(neap_answer_choice *c); /* c->finish is set; its job goes */

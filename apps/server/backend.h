@@ -27,7 +27,8 @@ typedef struct neap_backend_options {
     int32_t n_prep; /* threads, default 2 */
     /* On the engine's thread once the model is open: what of `engine` depends on the model. May be NULL. */
     void (*configure)(void *user, const neap_model *m, neap_engine_options *engine);
-    void (*changed)(void *user); /* on the loop thread: the phase has changed */
+    void (*changed)(void *user);   /* on the loop thread: the phase has changed */
+    void (*delivered)(void *user); /* on the loop thread, after callbacks of jobs; may be NULL */
     void *user;
 } neap_backend_options;
 
@@ -61,6 +62,7 @@ typedef struct neap_job_event {
     int64_t n_done, n_total, n_cached;
     neap_finish finish;
     neap_status status;
+    double age; /* seconds since the engine said it */
 } neap_job_event;
 
 /* A grammar that several jobs use; destroyed with the last hold. Loop thread, but for create. */

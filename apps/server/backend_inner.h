@@ -22,7 +22,7 @@ struct neap_job {
     neap_seq *seq;
     int is_cancelled, is_paused;
     /* engine thread; the loop thread reads them once DONE was handed over */
-    int timed_out, is_begun;
+    int timed_out, is_begun, has_token;
     char error[512];
     neap_job *next, *before; /* inbox (under the mutex), then the list of active ones */
     /* loop thread */
@@ -30,11 +30,12 @@ struct neap_job {
     neap_job *all_next, *all_before;
 };
 
-/* What one step had to say: handed to the loop thread in one piece. */
+/* What one step, or several short ones, had to say: handed to the loop thread in one piece. */
 typedef struct neap_batch_entry {
     neap_job *job;
     neap_job_event event; /* text and top: set when it is delivered */
     size_t text_at, top_at;
+    double when; /* on the monotonic clock */
     int is_acceptance;
 } neap_batch_entry;
 typedef struct neap_batch {
@@ -46,6 +47,7 @@ typedef struct neap_batch {
     size_t text_bytes, text_capacity;
     neap_logprob *top;
     size_t n_top, top_capacity;
+    int is_urgent; /* holds more than further tokens of answers */
 } neap_batch;
 
 typedef struct neap_prep {
@@ -83,6 +85,8 @@ struct neap_backend {
     neap_engine *engine;
     neap_job *active;
     neap_batch *batch; /* being filled */
+    double now;        /* of the step */
+    double posted;     /* when the latest batch went */
     /* loop thread */
     neap_job *jobs, *outbox, *outbox_last;
 };

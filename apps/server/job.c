@@ -80,6 +80,7 @@ static neap_batch *batch_of(neap_backend *b) {
     }
     pthread_mutex_unlock(&b->mutex);
     batch->n = batch->text_bytes = batch->n_top = 0;
+    batch->is_urgent = 0;
     b->batch = batch;
     return batch;
 }
@@ -91,7 +92,7 @@ static neap_batch_entry *add_entry(neap_backend *b, neap_job *j) {
         batch->entries = neap_cli_grow(batch->entries, batch->capacity, sizeof *batch->entries);
     }
     neap_batch_entry *entry = &batch->entries[batch->n++];
-    *entry = (neap_batch_entry){.job = j};
+    *entry = (neap_batch_entry){.job = j, .when = b->now};
     return entry;
 }
 
@@ -120,6 +121,8 @@ static size_t add_top(neap_batch *batch, const neap_logprob *top, size_t n) {
 
 void neap_batch_add(neap_backend *b, neap_job *j, const neap_event *e) {
     neap_batch_entry *entry = add_entry(b, j);
+    if (e->kind != NEAP_EVENT_TOKEN || !j->has_token) b->batch->is_urgent = 1;
+    j->has_token |= e->kind == NEAP_EVENT_TOKEN;
     entry->event = (neap_job_event){.kind = e->kind,
                                     .token = e->token,
                                     .text_bytes = e->text != NULL ? e->text_bytes : 0,
@@ -134,7 +137,10 @@ void neap_batch_add(neap_backend *b, neap_job *j, const neap_event *e) {
     entry->top_at = add_top(b->batch, e->top, (size_t)entry->event.n_top);
 }
 
-void neap_batch_accept(neap_backend *b, neap_job *j) { add_entry(b, j)->is_acceptance = 1; }
+void neap_batch_accept(neap_backend *b, neap_job *j) {
+    add_entry(b, j)->is_acceptance = 1;
+    b->batch->is_urgent = 1;
+}
 
 void neap_batch_fail(neap_backend *b, neap_job *j, neap_finish finish, neap_status status) {
     neap_event e = {.kind = NEAP_EVENT_DONE, .finish = finish, .status = status};
@@ -157,6 +163,7 @@ static void finish_job(neap_job *j) {
 static void deliver(void *user) {
     neap_batch *batch = user;
     neap_backend *b = batch->b;
+    double now = neap_backend_now();
     for (size_t i = 0; i < batch->n; i++) {
         neap_batch_entry *entry = &batch->entries[i];
         neap_job *j = entry->job;
@@ -166,6 +173,7 @@ static void deliver(void *user) {
             if (is_last) finish_job(j);
             continue;
         }
+        entry->event.age = now - entry->when;
         entry->event.text = batch->text != NULL ? batch->text + entry->text_at : "";
         entry->event.top = batch->top != NULL ? batch->top + entry->top_at : NULL;
         if (!entry->is_acceptance)
@@ -173,6 +181,7 @@ static void deliver(void *user) {
         else if (j->callbacks.accepted != NULL)
             j->callbacks.accepted(j->callbacks.user);
     }
+    if (b->options.delivered != NULL) b->options.delivered(b->options.user);
     pthread_mutex_lock(&b->mutex);
     batch->next_free = b->free_batches;
     b->free_batches = batch;
@@ -183,6 +192,7 @@ void neap_batch_post(neap_backend *b) {
     if (b->batch == NULL) return;
     neap_batch *batch = b->batch;
     b->batch = NULL;
+    b->posted = b->now;
     neap_http_post(b->http, deliver, batch);
 }
 

@@ -33,7 +33,14 @@ typedef struct serving {
     neap_model *description;
     double drain_until; /* seconds; 0: not draining */
     int is_hurried, has_failed_all;
+    struct event *tick;
 } serving;
+
+void neap_serve_tick(neap_server *s) {
+    static const struct timeval soon = {.tv_usec = 100000};
+    const serving *v = (const serving *)(const void *)s;
+    if (v->tick != NULL && !evtimer_pending(v->tick, NULL)) evtimer_add(v->tick, &soon);
+}
 
 /* ---- the end ---- */
 
@@ -46,6 +53,7 @@ static void drain(serving *v, double seconds) {
     neap_server *s = &v->server;
     if (s->is_draining) return;
     s->is_draining = 1;
+    neap_serve_tick(s);
     v->drain_until = neap_cli_seconds() + seconds;
     neap_http_close_listeners(s->http);
     neap_serve_log(NEAP_LOG_INFO, "draining", "%d requests are running, at most %.0f s more",
@@ -72,11 +80,17 @@ static void look_at_drain(serving *v) {
 
 /* ---- callbacks of the loop ---- */
 
-static void on_tick(void *user) {
+/* Ten times a second, as long as there is something to look at. */
+static void on_tick(evutil_socket_t number, short what, void *user) {
     serving *v = user;
+    (void)number;
+    (void)what;
     neap_answer_tick(&v->server);
     if (v->server.is_draining) look_at_drain(v);
+    if (v->server.is_draining || v->server.answers != NULL) neap_serve_tick(&v->server);
 }
+
+static void on_delivered(void *user) { neap_answer_delivered(&((serving *)user)->server); }
 
 static void on_stop_signal(evutil_socket_t number, short what, void *user) {
     serving *v = user;
@@ -188,6 +202,7 @@ static int start_backend(serving *v) {
                               .engine = v->settings.engine,
                               .configure = configure,
                               .changed = on_phase,
+                              .delivered = on_delivered,
                               .user = v};
     return neap_backend_create(&v->server.backend, v->server.http, &o);
 }
@@ -198,10 +213,10 @@ static int run_loop(serving *v) {
     struct event *signals[SIGNALS] = {evsignal_new(base, SIGTERM, on_stop_signal, v),
                                       evsignal_new(base, SIGINT, on_stop_signal, v),
                                       evsignal_new(base, SIGHUP, on_hangup, v)};
-    int failed = 0;
+    v->tick = evtimer_new(base, on_tick, v);
+    int failed = v->tick == NULL;
     for (int i = 0; i < SIGNALS; i++) failed |= signals[i] == NULL || event_add(signals[i], NULL) != 0;
     if (!failed) {
-        neap_http_every(v->server.http, 0.1, on_tick, v);
         block_signals(SIG_UNBLOCK);
         failed = neap_http_run(v->server.http) != 0;
         block_signals(SIG_BLOCK);
@@ -209,6 +224,8 @@ static int run_loop(serving *v) {
     for (int i = 0; i < SIGNALS; i++) {
         if (signals[i] != NULL) event_free(signals[i]);
     }
+    if (v->tick != NULL) event_free(v->tick);
+    v->tick = NULL;
     if (!failed) return v->server.exit_code;
     neap_cli_error("the event loop does not run");
     return NEAP_EXIT_INTERNAL;

@@ -58,6 +58,7 @@ typedef struct neap_server {
 /* serve.c */
 int neap_cli_serve(const neap_cli_options *o);
 void neap_serve_drain(neap_server *s); /* SIGTERM: /ready says 503, no new requests, then ends */
+void neap_serve_tick(neap_server *s);  /* pings and the drain are looked at within 0.1 s, and on as long as needed */
 
 /* ---- guard.c: before routing, default deny ---- */
 typedef struct neap_serve_client {

@@ -9,6 +9,9 @@
  * A token with its logprob goes with the piece that its text is in. Tokens without text yet (half a character,
  * something the parser holds) wait in `pending`; those of the format end with a special token and belong to no piece.
  *
+ * Text of a stream waits for the end of the delivery (neap_answer_delivered): what comes of one kind meanwhile, tokens
+ * of several steps when the loop or the steps are that fast, goes out as one piece.
+ *
  * Called by answer.c for each event of a job. Owns the choice's texts and lists. */
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +93,35 @@ static void collect(neap_answer_choice *c, const neap_answer_piece *p) {
     }
 }
 
+void neap_answer_flush(neap_answer_choice *c) {
+    neap_answer *a = c->answer;
+    if (!c->has_unsent) return;
+    neap_answer_piece p = {.kind = c->unsent_kind,
+                           .index = c->unsent_index,
+                           .text = neap_cli_text_string(&c->unsent),
+                           .text_bytes = c->unsent.n,
+                           .tokens = c->unsent_tokens.items,
+                           .n_tokens = c->unsent_tokens.n};
+    c->has_unsent = 0;
+    if (!a->is_gone) a->style->piece(c, &p);
+    neap_cli_text_cut(&c->unsent, 0);
+    drop_tokens(&c->unsent_tokens, c->unsent_tokens.n);
+}
+
+/* A piece of a stream; a call's beginning is sent at once. */
+static void stream(neap_answer_choice *c, const neap_answer_piece *p, neap_answer_tokens *list, size_t n) {
+    if (c->has_unsent && (c->unsent_kind != p->kind || c->unsent_index != p->index)) neap_answer_flush(c);
+    if (p->kind == NEAP_CHAT_TOOL_CALL) {
+        c->answer->style->piece(c, p);
+        return;
+    }
+    c->has_unsent = c->answer->has_unsent = 1;
+    c->unsent_kind = p->kind;
+    c->unsent_index = p->index;
+    neap_cli_text_add(&c->unsent, p->text, p->text_bytes);
+    if (list != NULL && wants_logprobs(c->answer)) move_tokens(&c->unsent_tokens, list, n);
+}
+
 /* tokens: the first n of `list` go with it (and away). */
 static void emit(neap_answer_choice *c, neap_answer_piece *p, neap_answer_tokens *list, size_t n) {
     neap_answer *a = c->answer;
@@ -98,13 +130,10 @@ static void emit(neap_answer_choice *c, neap_answer_piece *p, neap_answer_tokens
         if (list != NULL) drop_tokens(list, n);
         return;
     }
-    if (list != NULL && wants_logprobs(a)) {
-        p->tokens = list->items;
-        p->n_tokens = n;
-    }
     if (neap_answer_keeps(a)) collect(c, p);
-    if (a->is_streaming && !a->is_gone) a->style->piece(c, p);
-    if (list == NULL) return;
+    size_t before = list != NULL ? list->n : 0;
+    if (a->is_streaming && !a->is_gone) stream(c, p, list, n);
+    if (list == NULL || list->n < before) return; /* none, or they went with it */
     int keeps = wants_logprobs(a) && !a->is_streaming;
     neap_answer_tokens *to = p->kind == NEAP_CHAT_CONTENT ? &c->content_tokens : &c->reasoning_tokens;
     if (keeps)
@@ -239,9 +268,9 @@ static void say_progress(neap_answer_choice *c) {
     a->style->progress(c, c->n_prompt_done, (neap_http_seconds(a->x) - c->begin) * 1e3);
 }
 
-static void take_times(neap_answer_choice *c) {
+static void take_times(neap_answer_choice *c, double age) {
     neap_server *s = c->answer->server;
-    double now = neap_http_seconds(c->answer->x);
+    double now = neap_http_seconds(c->answer->x) - age;
     if (c->n_new == 0) {
         c->first = now;
         neap_serve_observe(s, NEAP_HIST_FIRST_TOKEN, now);
@@ -299,7 +328,7 @@ static void broken(neap_answer *a, neap_status status) {
 
 static void take_token(neap_answer_choice *c, const neap_job_event *e) {
     neap_status status = NEAP_OK;
-    take_times(c);
+    take_times(c, e->age);
     push_pending(c, e);
     if (c->parser == NULL) {
         if (e->text_bytes > 0) add_content(c, e->text, e->text_bytes, 0);
@@ -364,6 +393,8 @@ void neap_answer_choice_free(neap_answer_choice *c) {
     neap_cli_text_free(&c->content);
     neap_cli_text_free(&c->reasoning);
     neap_cli_text_free(&c->held);
+    neap_cli_text_free(&c->unsent);
+    neap_answer_tokens_free(&c->unsent_tokens);
     neap_answer_tokens_free(&c->content_tokens);
     neap_answer_tokens_free(&c->reasoning_tokens);
     neap_answer_tokens_free(&c->pending);
