@@ -18,6 +18,7 @@ json: a chat of --json-bytes, to its answer (an error, when the context is short
 
 Chunks are only stored while the clock runs and read afterwards, so that the client costs little of the machine."""
 import argparse
+import base64
 import json
 import os
 import re
@@ -36,6 +37,29 @@ TEXT = "The harbour of Oakhollow is quiet in the morning, and number %d of its b
 def percentile(values, share):
     values = sorted(values)
     return values[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+
+
+def with_tokenizer(model, directory):
+    """Models of make_model.py have no tokenizer: links to its files, and one made of pairs and triples of letters."""
+    names = os.listdir(model)
+    if "tiktoken.model" in names or "tokenizer.json" in names:
+        return model
+    with open(os.path.join(model, "config.json")) as file:
+        vocabulary = json.load(file)["vocab_size"]
+    letters = b"abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,"
+    pairs = [bytes([a, b]) for a in letters for b in letters]
+    tokens = [bytes([i]) for i in range(256)] + pairs + [pair + bytes([c]) for pair in pairs for c in letters]
+    special = ["[BOS]", "[EOS]", "<|end_of_msg|>", "<|open|>", "<|close|>", "<|sep|>", "[UNK]", "[PAD]"]
+    n = min(len(tokens), vocabulary - 256)  # as many are reserved
+    for name in names:
+        os.symlink(os.path.join(os.path.abspath(model), name), os.path.join(directory, name))
+    with open(os.path.join(directory, "tiktoken.model"), "w") as file:
+        file.writelines("%s %d\n" % (base64.b64encode(one).decode(), i) for i, one in enumerate(tokens[:n]))
+    added = {str(n + i): {"content": one, "special": True} for i, one in enumerate(special)}
+    config = {"tokenizer_class": "TikTokenTokenizer", "bos_token": "[BOS]", "eos_token": "[EOS]", "unk_token": "[UNK]", "pad_token": "[PAD]"}
+    with open(os.path.join(directory, "tokenizer_config.json"), "w") as file:
+        json.dump({**config, "added_tokens_decoder": added}, file)
+    return directory
 
 
 class Answer:
@@ -131,7 +155,9 @@ class Server:
         probe.bind(("127.0.0.1", 0))
         self.address = probe.getsockname()
         probe.close()
-        command = [arguments.neap, "serve", arguments.model, "--port", str(self.address[1]), "-np", str(streams)]
+        self.directory = tempfile.TemporaryDirectory()
+        model = with_tokenizer(arguments.model, self.directory.name)
+        command = [arguments.neap, "serve", model, "--port", str(self.address[1]), "-np", str(streams)]
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(command + arguments.serve.split(), stdout=self.log, stderr=self.log)
         for _ in range(6000):
@@ -152,7 +178,7 @@ class Server:
             return int(s.makefile("rb").readline().split()[1])
 
     def cpu(self):
-        """Seconds of processor time so far, by thread: the engine's workers, and all others."""
+        """Seconds of processor time so far."""
         if self.process is None:
             return 0.0
         fields = open("/proc/%d/stat" % self.process.pid).read().rsplit(")", 1)[1].split()

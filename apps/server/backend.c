@@ -100,7 +100,7 @@ static int may_wait(const neap_backend *b, double step) {
 
 /* Returns 0 when the engine is broken. */
 static int work(neap_backend *b, neap_job *inbox, int *has_work, double *deadline) {
-    double before = b->now = neap_backend_now();
+    b->began = b->now = neap_backend_now();
     neap_jobs_submit(b, inbox);
     if (b->batch != NULL && b->batch->is_urgent) neap_batch_post(b);
     atomic_store(&b->alive, nanoseconds());
@@ -121,7 +121,7 @@ static int work(neap_backend *b, neap_job *inbox, int *has_work, double *deadlin
     b->stats = stats;
     pthread_mutex_unlock(&b->mutex);
     *has_work = status != NEAP_AGAIN || n > 0;
-    if (n == 0 || !may_wait(b, b->now - before)) neap_batch_post(b);
+    if (n == 0 || !may_wait(b, b->now - b->began)) neap_batch_post(b);
     return 1;
 }
 

@@ -85,7 +85,7 @@ struct neap_backend {
     neap_engine *engine;
     neap_job *active;
     neap_batch *batch; /* being filled */
-    double now;        /* of the step */
+    double began, now; /* the step's beginning, its end */
     double posted;     /* when the latest batch went */
     /* loop thread */
     neap_job *jobs, *outbox, *outbox_last;

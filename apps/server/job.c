@@ -121,6 +121,7 @@ static size_t add_top(neap_batch *batch, const neap_logprob *top, size_t n) {
 
 void neap_batch_add(neap_backend *b, neap_job *j, const neap_event *e) {
     neap_batch_entry *entry = add_entry(b, j);
+    if (e->kind == NEAP_EVENT_BEGIN) entry->when = b->began;
     if (e->kind != NEAP_EVENT_TOKEN || !j->has_token) b->batch->is_urgent = 1;
     j->has_token |= e->kind == NEAP_EVENT_TOKEN;
     entry->event = (neap_job_event){.kind = e->kind,

@@ -254,7 +254,7 @@ static neap_status drain_parser(neap_answer_choice *c) {
 static void take_begin(neap_answer_choice *c, const neap_job_event *e) {
     neap_server *s = c->answer->server;
     c->is_begun = 1;
-    c->begin = neap_http_seconds(c->answer->x);
+    c->begin = neap_http_seconds(c->answer->x) - e->age;
     c->n_cached = e->n_done;
     c->n_prompt_done = e->n_done;
     neap_serve_observe(s, NEAP_HIST_QUEUE, c->begin);
