@@ -172,7 +172,7 @@ NEAP_API void neap_grammar_limits_init(neap_grammar_limits *l);
 
 /* json: the request that neap_chat_encode gets. Constrained are: the answer by response_format json_object and
  * json_schema; calls by tool_choice "required" and by a named function; with "strict": true in a tool's function its
- * arguments whenever it is called. Reasoning stays free. *out = NULL and NEAP_OK: nothing in the request is constrained.
+ * arguments whenever it is called. Reasoning stays free. *out = NULL and NEAP_OK: nothing is constrained.
  * A JSON object {"schema": SCHEMA} or {"json_object": true} instead constrains a whole answer without chat format.
  * NEAP_UNSUPPORTED: a keyword that is not covered (docs/grammars.md), by its path; NEAP_LIMIT: a limit.
  * limits may be NULL. */
@@ -237,7 +237,7 @@ NEAP_API neap_status neap_model_describe(const neap_model *m, neap_model_info *i
 typedef struct neap_cache_entry {
     size_t struct_size;
     const char *name;   /* file name inside the directory */
-    const char *kind;   /* "weights", "tuning", "temporary", "unknown" */
+    const char *kind;   /* "weights", "tuning", "prefix", "temporary", "unknown" */
     const char *origin; /* the model directory it was made from; "" unknown */
     uint64_t bytes;
     int64_t written, used; /* seconds since 1970 */

@@ -1,6 +1,6 @@
-/* GET / and what the page loads: a fixed table of files compiled into the program, found by the exact path. Nothing in a
- * request ever reaches the file system. The policy allows this server alone: no script, style or image from elsewhere, no
- * frame around the page, no form to another place. */
+/* GET / and what the page loads: a fixed table of files compiled into the program, found by the exact path. Nothing in
+ * a request ever reaches the file system. The policy allows this server alone: no script, style or image from
+ * elsewhere, no frame around the page, no form to another place. */
 #include <stdio.h>
 #include <string.h>
 

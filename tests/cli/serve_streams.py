@@ -55,7 +55,8 @@ def one(server, path, body):
                 text += c["text"]
                 finish_reason = c["finish_reason"] or finish_reason
                 if c.get("logprobs"):
-                    tokens += list(zip(c["logprobs"]["tokens"], c["logprobs"]["token_logprobs"], map(json.dumps, c["logprobs"]["top_logprobs"])))
+                    lp = c["logprobs"]
+                    tokens += list(zip(lp["tokens"], lp["token_logprobs"], map(json.dumps, lp["top_logprobs"])))
         check(False, "no [DONE]", text)
 
 
