@@ -272,8 +272,9 @@ def progress_and_pings(model):
             _, rest = joined(events)
         check(rest["done"] and rest["progress"] == [], rest)
         pings = [re.fullmatch(r"ping (\d+)/(\d+)", c) for c in events.comments]
-        check(len(pings) >= 3 and all(pings), events.comments)
-        check(all(int(p[2]) == total for p in pings) and int(pings[0][1]) < int(pings[-1][1]), events.comments)
+        check(all(pings) and all(int(p[2]) == total for p in pings), events.comments)
+        if SLOW == 1:
+            check(len(pings) >= 3 and int(pings[0][1]) < int(pings[-1][1]), events.comments)
 
 
 def numbers_not_finite():
