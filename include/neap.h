@@ -517,7 +517,7 @@ typedef enum neap_event_kind {
 typedef enum neap_finish {
     NEAP_FINISH_NONE = 0,
     NEAP_FINISH_STOP = 1,   /* a stop token or stop string */
-    NEAP_FINISH_LENGTH = 2, /* max_tokens or the context */
+    NEAP_FINISH_LENGTH = 2, /* max_tokens or the context; an answer that a grammar completed in time for them, too */
     NEAP_FINISH_CANCELLED = 3,
     NEAP_FINISH_ERROR = 4 /* status says why, e.g. NEAP_NUMERIC */
 } neap_finish;

@@ -215,6 +215,13 @@ void neap_seq_finish(neap_seq *s, neap_finish finish, neap_status status) {
     if (finish == NEAP_FINISH_CANCELLED || finish == NEAP_FINISH_ERROR) neap_seq_close_slot(s);
 }
 
+/* The grammar led to the end because no tokens were left: the form is complete, what it says may not be, and nobody
+ * should run a call whose arguments were cut short. */
+static bool was_cut(const neap_seq *s, int32_t token) {
+    if (s->grammar == NULL || !neap_grammar_was_cut(s->grammar)) return false;
+    return neap_grammar_may_end(s->grammar) && !contains(s->stop_tokens, s->n_stop_tokens, token);
+}
+
 static void add_token(neap_seq *s, const neap_sample *sample) {
     neap_engine *e = s->engine;
     neap_event event = {.kind = NEAP_EVENT_TOKEN,
@@ -235,7 +242,7 @@ static void add_token(neap_seq *s, const neap_sample *sample) {
     if (s->grammar != NULL && !is_stopped) is_stopped = neap_grammar_must_end(s->grammar);
     neap_events_push(&e->events, &event);
     if (is_stopped) {
-        neap_seq_finish(s, NEAP_FINISH_STOP, NEAP_OK);
+        neap_seq_finish(s, was_cut(s, sample->token) ? NEAP_FINISH_LENGTH : NEAP_FINISH_STOP, NEAP_OK);
     } else if (event.n_done == s->max_tokens) {
         neap_seq_finish(s, NEAP_FINISH_LENGTH, NEAP_OK);
     }
@@ -250,7 +257,8 @@ static bool is_finite_row(neap_engine *e, const float *logits) {
 static neap_status draw(neap_seq *s, float *logits, neap_sample *out) {
     neap_engine *e = s->engine;
     e->sampler.allowed = NULL;
-    if (s->grammar != NULL && neap_grammar_mask(s->grammar, e->mask)) e->sampler.allowed = e->mask;
+    const int32_t n_left = s->n_prompt + s->max_tokens - s->n_known; /* max_tokens ends with the context at most */
+    if (s->grammar != NULL && neap_grammar_mask(s->grammar, e->mask, n_left)) e->sampler.allowed = e->mask;
     NEAP_TRY(neap_sampler_draw(&e->sampler, logits, &s->sampling, s->tokens, s->n_known, out));
     /* The request's own stop tokens are no business of the grammar's. */
     if (s->grammar == NULL || is_stop_token(s, out->token)) return NEAP_OK;

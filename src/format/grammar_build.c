@@ -9,11 +9,20 @@
 
 #include "format/grammar_inner.h"
 
-enum { ROWS_MAX = 4 << 20, TICKS_PER_CLOCK = 256 };
+enum { ROWS_MAX = 4 << 20, TICKS_PER_CLOCK = 256, WALL_FACTOR = 10 };
+
+/* Time that this thread has worked: a busy machine must not refuse what a quiet one takes. */
+static int64_t own_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
 
 neap_status neap_gbuild_init(neap_gbuild *b, const neap_grammar_limits *limits) {
     uint32_t made;
-    *b = (neap_gbuild){.limits = limits, .deadline_ns = neap_clock_ns() + (int64_t)limits->milliseconds * 1000000};
+    int64_t ns = (int64_t)limits->milliseconds * 1000000;
+    *b = (neap_gbuild){
+        .limits = limits, .deadline_ns = own_ns() + ns, .wall_deadline_ns = neap_clock_ns() + ns * WALL_FACTOR};
     NEAP_TRY(neap_grow(&b->edges, 1, &b->edges_max, sizeof *b->edges));
     b->n_edges = 1;
     for (int i = 0; i < 3; i++) NEAP_TRY(neap_gbuild_state(b, &made));
@@ -37,7 +46,8 @@ const char *neap_gbuild_where(neap_gbuild *b, char text[256]) {
 }
 
 neap_status neap_gbuild_tick(neap_gbuild *b) {
-    if (++b->ticks % TICKS_PER_CLOCK != 0 || neap_clock_ns() <= b->deadline_ns) return NEAP_OK;
+    if (++b->ticks % TICKS_PER_CLOCK != 0) return NEAP_OK;
+    if (own_ns() <= b->deadline_ns && neap_clock_ns() <= b->wall_deadline_ns) return NEAP_OK;
     char where[256];
     return neap_fail(NEAP_LIMIT, "%s: compiling takes longer than %d milliseconds", neap_gbuild_where(b, where),
                      b->limits->milliseconds);
@@ -303,7 +313,7 @@ neap_status neap_gbuild_string(neap_gbuild *b, bool raw, uint32_t min, uint32_t 
 static uint32_t more(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 /* What must still open after this edge. */
-static uint32_t edge_height(const neap_grammar *g, const neap_gedge *e) {
+uint32_t neap_gedge_height(const neap_grammar *g, const neap_gedge *e) {
     uint32_t h = g->height[e->to];
     if (e->kind == NEAP_GE_CALL) h = more(h, g->height[e->arg]);
     if ((e->flags & NEAP_GE_MIN) && g->loops[e->arg].min > 0 && g->loops[e->arg].item)
@@ -323,7 +333,7 @@ static neap_status find_heights(neap_gbuild *b, neap_grammar *g) {
             if (g->height[s] == 0 || (g->states[s].flags & NEAP_GS_TABLE)) continue;
             uint32_t least = g->height[s];
             for (uint32_t i = 0; i < g->states[s].n; i++) {
-                uint32_t h = edge_height(g, &g->edges[g->states[s].first + i]);
+                uint32_t h = neap_gedge_height(g, &g->edges[g->states[s].first + i]);
                 if (h < least) least = h;
             }
             if (least < g->height[s]) {
@@ -363,5 +373,6 @@ neap_status neap_gbuild_finish(neap_gbuild *b, neap_grammar *g, uint32_t start) 
         if (from->flags & NEAP_GS_TABLE) continue;
         for (uint32_t e = from->first; e != 0; e = b->edges[e].next, to->n++) g->edges[g->n_edges++] = b->edges[e].e;
     }
-    return find_heights(b, g);
+    NEAP_TRY(find_heights(b, g));
+    return neap_gcost_find(b, g);
 }

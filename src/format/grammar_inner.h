@@ -72,7 +72,9 @@ enum {
     NEAP_GE_ZERO = 2,   /* the count becomes 0 */
     NEAP_GE_INC = 4,    /* one more, up to where it stops mattering */
     NEAP_GE_MIN = 8,    /* only with the minimum reached */
-    NEAP_GE_MORE = 16   /* only below the maximum */
+    NEAP_GE_MORE = 16,  /* only below the maximum */
+    NEAP_GE_IS = 32,    /* without a byte: only when the count is `lo`; all edges of a state or none */
+    NEAP_GE_KEEP = 64   /* CALL: the rule begins with the count */
 };
 typedef struct neap_gedge {
     uint8_t kind, lo, hi, flags;
@@ -92,10 +94,20 @@ typedef struct neap_gloop {
 typedef struct neap_gtable {
     uint8_t class_of[256];
     uint32_t n_classes;
-    uint32_t base; /* its first state; row r belongs to state base + r */
-    uint32_t row;  /* where its rows begin */
-    uint32_t loop; /* characters are counted, UINT32_MAX: not */
+    uint32_t base;     /* its first state; row r belongs to state base + r */
+    uint32_t row;      /* where its rows begin */
+    uint32_t loop;     /* characters are counted, UINT32_MAX: not */
+    uint32_t cost_max; /* of its states, without the count */
 } neap_gtable;
+
+/* What a state still needs to the end of its rule (grammar_cost.c). */
+#define NEAP_COST_NEVER UINT32_MAX
+typedef struct neap_gcost {
+    uint32_t least; /* bytes and control tokens; at most that many tokens */
+    uint32_t loop;  /* whose minimum comes on top; UINT32_MAX: none */
+    uint16_t height;
+    uint8_t incs; /* how often the loop is counted on the way */
+} neap_gcost;
 
 struct neap_grammar {
     neap_arena *arena;
@@ -106,13 +118,20 @@ struct neap_grammar {
     neap_gloop *loops;
     neap_gtable *tables;
     uint32_t *rows;
-    uint16_t *height; /* [n_states] arrays and objects that must still open; HEIGHT_NEVER: the rule cannot end */
+    uint16_t *height;       /* [n_states] arrays and objects that must still open; HEIGHT_NEVER: the rule cannot end */
+    neap_gcost *cost[2];    /* [n_states] the least, and the least of those of the least height */
+    uint32_t *loop_cost[2]; /* of one more item */
+    uint64_t cost_max;      /* of a state that can end */
     uint32_t n_states, n_edges, start;
     uint32_t depth_max;
     size_t n_words;
     int32_t end; /* control token that closes a message, though perhaps no stop token; -1: none */
 };
 enum { NEAP_HEIGHT_NEVER = 65535 };
+
+uint32_t neap_gedge_height(const neap_grammar *g, const neap_gedge *e);
+/* What a place needs to the end of its rule at most. */
+uint32_t neap_gcost_at(const neap_grammar *g, uint32_t state, uint32_t count, uint32_t depth);
 
 /* ---- deterministic byte automata ---- */
 
@@ -140,7 +159,7 @@ typedef struct neap_bstate {
 /* Budgets of one compilation, and the automaton that grows. */
 typedef struct neap_gbuild {
     const neap_grammar_limits *limits;
-    int64_t deadline_ns;
+    int64_t deadline_ns, wall_deadline_ns;            /* of the thread's own time; by the clock */
     const char *(*where)(void *user, char text[256]); /* the place in the request, for messages */
     void *where_user;
     uint32_t ticks;
@@ -173,6 +192,7 @@ NEAP_MUST_CHECK neap_status neap_gbuild_dfa(neap_gbuild *b, const neap_dfa *d, u
 /* Strings without a pattern, behind the opening quote up to the closing one (or raw: to wherever it may end), that
  * have min .. max characters (UINT32_MAX: no maximum). */
 NEAP_MUST_CHECK neap_status neap_gbuild_string(neap_gbuild *b, bool raw, uint32_t min, uint32_t max, uint32_t *start);
+NEAP_MUST_CHECK neap_status neap_gcost_find(neap_gbuild *b, neap_grammar *g);
 /* Packs everything into the grammar; start is the answer's rule. */
 NEAP_MUST_CHECK neap_status neap_gbuild_finish(neap_gbuild *b, neap_grammar *g, uint32_t start);
 

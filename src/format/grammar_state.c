@@ -8,6 +8,9 @@
  * A mask is made by walking the vocabulary's trie with the set. Inside of a string the ordinary tokens are one mask
  * and only the odd ones are walked. Tables are walked one configuration at a time, the rest together.
  *
+ * When few tokens are left, each place that a token leads to is asked what it still needs (grammar_cost.c): tokens
+ * behind which the rest is too short are denied. So an answer lands before its last token, whatever the model wants.
+ *
  * Nothing is allocated here but in neap_grammar_begin. Called by the engine's sampler. */
 #include "format/grammar_inner.h"
 
@@ -44,6 +47,11 @@ struct neap_grammar_state {
     uint32_t *path;    /* [depth of the trie + 2] states in a table */
     level *levels;     /* [depth of the trie + 2] */
     uint64_t work;
+    bool is_landing; /* few tokens are left: what may follow depends on what is needed then */
+    bool was_cut;
+    uint64_t afford;  /* tokens that are left behind the next one */
+    uint64_t *owed;   /* [FRAMES_MAX] what a frame and those under it still need; only when landing */
+    uint32_t *denied; /* mask of tokens that cannot be afforded */
 };
 
 int32_t neap_grammar_vocab(const neap_grammar *g) { return neap_tokenizer_vocab(g->t); }
@@ -65,6 +73,24 @@ static void keep(neap_grammar_state *s, growing *out, config c) {
     set[out->n++] = c;
 }
 
+/* ---- what is needed to complete the answer: a sum over the stack ---- */
+
+static uint64_t owed_by(const neap_grammar_state *s, const frame *f) {
+    return s->owed[f->parent] + neap_gcost_at(s->g, f->to, f->count, f->depth);
+}
+
+static uint64_t needed(const neap_grammar_state *s, const config *c) {
+    return s->owed[c->stack] + neap_gcost_at(s->g, c->state, c->count, c->depth);
+}
+
+static bool fits(const neap_grammar_state *s, const config *c) { return !s->is_landing || needed(s, c) <= s->afford; }
+
+static bool any_fits(const neap_grammar_state *s, const config *c, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (fits(s, &c[i])) return true;
+    return false;
+}
+
 /* A frame like this one; 0 when there is no room. */
 static uint32_t push(neap_grammar_state *s, const growing *out, frame f) {
     for (uint32_t i = s->n_frames; i-- > out->new_frames;) {
@@ -72,12 +98,14 @@ static uint32_t push(neap_grammar_state *s, const growing *out, frame f) {
         if (have->to == f.to && have->parent == f.parent && have->count == f.count && have->depth == f.depth) return i;
     }
     if (s->n_frames == FRAMES_MAX) return 0;
+    if (s->is_landing) s->owed[s->n_frames] = owed_by(s, &f);
     s->frames[s->n_frames] = f;
     return s->n_frames++;
 }
 
 static bool passes(const neap_grammar *g, const neap_gedge *e, config *c) {
-    if (e->flags == 0) return true;
+    if (e->flags & NEAP_GE_IS) return c->count == e->lo;
+    if ((e->flags & ~NEAP_GE_KEEP) == 0) return true;
     const neap_gloop *loop = &g->loops[e->arg];
     if ((e->flags & NEAP_GE_MIN) && c->count < loop->min) return false;
     if ((e->flags & NEAP_GE_MORE) && c->count >= loop->max) return false;
@@ -122,6 +150,7 @@ static void add(neap_grammar_state *s, growing *out, config c) {
             if (e->kind == NEAP_GE_CALL) {
                 if (c.depth + g->height[e->to] > g->depth_max) continue;
                 next = (config){.state = e->arg, .stack = c.stack, .depth = c.depth};
+                if (e->flags & NEAP_GE_KEEP) next.count = c.count;
                 bool tail = g->states[e->to].n == 0 && g->states[e->to].flags == NEAP_GS_END; /* nothing comes back */
                 if (!tail) {
                     next.stack = push(s, out, (frame){e->to, c.stack, c.count, c.depth});
@@ -195,7 +224,7 @@ static void walk(neap_grammar_state *s, const neap_trie *t, uint32_t i, uint32_t
             i = t->skip[i];
             continue;
         }
-        if (t->token[i] >= 0) neap_mask_set(mask, t->token[i]);
+        if (t->token[i] >= 0) neap_mask_set(any_fits(s, s->pool + out.from, out.n) ? mask : s->denied, t->token[i]);
         if (t->skip[i] > i + 1) s->levels[++depth] = (level){t->skip[i], out.from, out.n, s->n_frames};
         i++;
     }
@@ -233,7 +262,10 @@ static void walk_table(neap_grammar_state *s, const neap_trie *t, uint32_t from,
     const neap_gstate *states = g->states + table->base;
     uint32_t n_classes = table->n_classes, base = table->base, frames = s->n_frames, visited = 0;
     growing behind = returns(s, from);
-    s->path[0] = s->pool[from].state - base;
+    const config *c = &s->pool[from];
+    const neap_gcost *cost = s->g->cost[0] + base; /* tables open nothing, and this one counts nothing */
+    uint64_t owed = s->is_landing ? s->owed[c->stack] : 0;
+    s->path[0] = c->state - base;
     for (uint32_t i = 0; i < t->n;) {
         uint32_t depth = t->depth[i], to = rows[s->path[depth] * n_classes + table->class_of[t->byte[i]]];
         visited++;
@@ -242,7 +274,8 @@ static void walk_table(neap_grammar_state *s, const neap_trie *t, uint32_t from,
             continue;
         }
         s->path[depth + 1] = to -= base;
-        if (t->token[i] >= 0) neap_mask_set(mask, t->token[i]);
+        bool affords = !s->is_landing || owed + cost[to].least <= s->afford;
+        if (t->token[i] >= 0) neap_mask_set(affords ? mask : s->denied, t->token[i]);
         if ((states[to].flags & NEAP_GS_END) && behind.n > 0 && t->skip[i] > i + 1)
             walk(s, t, i + 1, t->skip[i], behind.from, behind.n, mask);
         i++;
@@ -251,13 +284,36 @@ static void walk_table(neap_grammar_state *s, const neap_trie *t, uint32_t from,
     s->work += visited;
 }
 
-/* Ordinary tokens of a string that may still have `room` characters. */
-static void set_ordinary(const neap_vocab_trie *v, uint32_t room, uint32_t *mask) {
-    if (room >= v->length_max) {
+/* Ordinary tokens of a string that have least .. most characters. */
+static void set_ordinary(const neap_vocab_trie *v, uint64_t least, uint64_t most, uint32_t *mask) {
+    if (least <= 1 && most >= v->length_max) {
         for (size_t i = 0; i < v->n_words; i++) mask[i] |= v->ordinary[i];
         return;
     }
-    for (uint32_t i = 0; i < v->length_end[room]; i++) neap_mask_set(mask, v->by_length[i]);
+    uint32_t from = least == 0 ? 0 : least > v->length_max ? UINT32_MAX : v->length_end[least - 1];
+    uint32_t to = v->length_end[most < v->length_max ? most : v->length_max];
+    for (uint32_t i = from; i < to; i++) neap_mask_set(mask, v->by_length[i]);
+}
+
+/* Those that keep this place in a table inside of its string. False: they must be tried one by one. */
+static bool set_inside(neap_grammar_state *s, const config *c, uint32_t *mask) {
+    const neap_grammar *g = s->g;
+    const neap_gstate *st = &g->states[c->state];
+    const neap_gtable *t = &g->tables[st->n];
+    const neap_gloop *loop = t->loop == UINT32_MAX ? NULL : &g->loops[t->loop];
+    uint64_t room = loop == NULL || loop->max == UINT32_MAX ? UINT32_MAX : loop->max - c->count;
+    uint64_t owed = s->is_landing ? s->owed[c->stack] : 0;
+    if (fits(s, c) && (!s->is_landing || (st->flags & NEAP_GS_BETWEEN) || owed + t->cost_max <= s->afford)) {
+        set_ordinary(g->vocab, 0, room, mask);
+        return true;
+    }
+    if (!(st->flags & NEAP_GS_BETWEEN)) return false;
+    /* Characters that are still missing are not wasted. */
+    uint64_t missing = needed(s, c) - s->afford,
+             wanted = loop != NULL && c->count < loop->min ? loop->min - c->count : 0;
+    if (missing <= wanted) set_ordinary(g->vocab, missing, room, mask);
+    set_ordinary(g->vocab, 0, missing <= wanted && missing - 1 < room ? missing - 1 : room, s->denied);
+    return true;
 }
 
 static void set_free(const neap_vocab_trie *v, uint32_t *mask) {
@@ -275,10 +331,19 @@ static bool set_tokens(neap_grammar_state *s, uint32_t *mask) {
             if (g->end >= 0) neap_mask_set(mask, g->end);
         }
         if (st->flags & NEAP_GS_TABLE) continue;
-        is_free = is_free || (st->flags & NEAP_GS_FREE);
+        if (st->flags & NEAP_GS_FREE) {
+            if (fits(s, &s->pool[k]))
+                is_free = true;
+            else
+                set_free(g->vocab, s->denied);
+        }
         for (uint32_t i = 0; i < st->n; i++) {
             const neap_gedge *e = &g->edges[st->first + i];
-            if (e->kind == NEAP_GE_TOKEN) neap_mask_set(mask, (int32_t)e->arg);
+            if (e->kind != NEAP_GE_TOKEN) continue;
+            config next = s->pool[k];
+            next.state = e->to;
+            if (next.depth + g->height[e->to] > g->depth_max) continue;
+            neap_mask_set(fits(s, &next) ? mask : s->denied, (int32_t)e->arg);
         }
     }
     if (is_free) set_free(g->vocab, mask);
@@ -294,11 +359,7 @@ static void set_texts(neap_grammar_state *s, uint32_t *mask) {
         const neap_trie *trie = &g->vocab->all;
         if (!(st->flags & NEAP_GS_TABLE)) continue;
         uint32_t loop = g->tables[st->n].loop;
-        if (st->flags & NEAP_GS_ROOMY) {
-            uint32_t max = loop == UINT32_MAX ? UINT32_MAX : g->loops[loop].max;
-            set_ordinary(g->vocab, max == UINT32_MAX ? UINT32_MAX : max - c->count, mask);
-            trie = &g->vocab->odd;
-        }
+        if ((st->flags & NEAP_GS_ROOMY) && set_inside(s, c, mask)) trie = &g->vocab->odd;
         s->pool[s->n] = *c;
         if (loop == UINT32_MAX)
             walk_table(s, trie, s->n, mask);
@@ -306,8 +367,8 @@ static void set_texts(neap_grammar_state *s, uint32_t *mask) {
             walk(s, trie, 0, trie->n, s->n, 1, mask);
     }
     uint32_t n = 0;
-    for (uint32_t k = 0; k < s->n; k++)
-        if (!(g->states[s->pool[k].state].flags & NEAP_GS_TABLE)) s->pool[s->n + n++] = s->pool[k];
+    for (uint32_t k = 0; k < s->n; k++) /* a free one that is here cannot be afforded, and text makes it no better */
+        if (!(g->states[s->pool[k].state].flags & (NEAP_GS_TABLE | NEAP_GS_FREE))) s->pool[s->n + n++] = s->pool[k];
     if (n > 0) walk(s, &g->vocab->all, 0, g->vocab->all.n, s->n, n, mask);
 }
 
@@ -317,16 +378,59 @@ static bool is_empty(const uint32_t *mask, size_t n) {
     return true;
 }
 
-bool neap_grammar_mask(neap_grammar_state *s, uint32_t *mask) {
-    memset(mask, 0, s->g->n_words * sizeof *mask);
+static void fill_mask(neap_grammar_state *s, uint32_t *mask) {
     s->work = 0;
     if (!set_tokens(s, mask)) set_texts(s, mask);
-    if (s->work <= WORK_MAX || !is_empty(mask, s->g->n_words)) return true;
-    s->n = 1; /* too much at once, and nothing was found: one way to go on is kept */
-    s->work = 0;
-    if (!set_tokens(s, mask)) set_texts(s, mask);
+}
+
+/* The configuration that needs least. */
+static uint32_t cheapest(const neap_grammar_state *s) {
+    uint32_t at = 0;
+    for (uint32_t i = 1; i < s->n; i++)
+        if (needed(s, &s->pool[i]) < needed(s, &s->pool[at])) at = i;
+    return at;
+}
+
+/* Are so few tokens left that some could be one too many? A byte enters at most four rules, each of which may need as
+ * much as any state does. */
+static bool must_land(neap_grammar_state *s, int64_t remaining) {
+    const neap_grammar *g = s->g;
+    if (remaining < 1 || remaining == INT64_MAX) return false;
+    s->owed[0] = 0;
+    for (uint32_t i = 1; i < s->n_frames; i++) s->owed[i] = owed_by(s, &s->frames[i]);
+    uint64_t least = needed(s, &s->pool[cheapest(s)]), left = (uint64_t)remaining;
+    s->afford = left - 1;
+    return least <= left && left <= least + g->cost_max * 4 * (g->vocab->all.depth_max + 1);
+}
+
+/* Single bytes that lead on from the first configuration. There is always one that can be afforded. */
+static void set_bytes(neap_grammar_state *s, uint32_t *mask) {
+    for (int byte = 0; byte < 256; byte++) {
+        uint32_t frames = s->n_frames;
+        growing out = step(s, 0, 1, s->n, (uint8_t)byte);
+        if (any_fits(s, s->pool + out.from, out.n)) neap_mask_set(mask, s->g->t->vocab.byte_id[byte]);
+        s->n_frames = frames;
+    }
+}
+
+bool neap_grammar_mask(neap_grammar_state *s, uint32_t *mask, int64_t remaining) {
+    const size_t n_words = s->g->n_words;
+    memset(mask, 0, n_words * sizeof *mask);
+    s->is_landing = must_land(s, remaining);
+    if (s->is_landing) memset(s->denied, 0, n_words * sizeof *mask);
+    fill_mask(s, mask);
+    if (s->work > WORK_MAX && is_empty(mask, n_words)) {
+        if (s->is_landing) s->pool[0] = s->pool[cheapest(s)];
+        s->n = 1; /* too much at once, and nothing was found: one way to go on is kept */
+        fill_mask(s, mask);
+        if (is_empty(mask, n_words)) set_bytes(s, mask);
+    }
+    for (size_t i = 0; i < n_words && s->is_landing; i++) s->was_cut = s->was_cut || (s->denied[i] & ~mask[i]);
+    s->is_landing = false;
     return true;
 }
+
+bool neap_grammar_was_cut(const neap_grammar_state *s) { return s->was_cut; }
 
 /* ------------------------------------------------------------- accepting --------------------- */
 
@@ -414,6 +518,8 @@ neap_status neap_grammar_begin(neap_grammar_state **out, const neap_grammar *g, 
     NEAP_TRY(neap_arena_array(a, TODO_MAX, sizeof *s->todo, (void **)&s->todo));
     NEAP_TRY(neap_arena_array(a, FRAMES_MAX, sizeof *s->frames, (void **)&s->frames));
     NEAP_TRY(neap_arena_array(a, FRAMES_MAX, sizeof *s->moved, (void **)&s->moved));
+    NEAP_TRY(neap_arena_array(a, FRAMES_MAX, sizeof *s->owed, (void **)&s->owed));
+    NEAP_TRY(neap_arena_array(a, g->n_words, sizeof *s->denied, (void **)&s->denied));
     NEAP_TRY(neap_arena_array(a, (size_t)g->vocab->all.depth_max + 2, sizeof *s->levels, (void **)&s->levels));
     NEAP_TRY(neap_arena_array(a, (size_t)g->vocab->all.depth_max + 2, sizeof *s->path, (void **)&s->path));
     s->g = g;

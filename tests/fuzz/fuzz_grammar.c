@@ -19,13 +19,13 @@ static void answer(const neap_grammar *g, const neap_tokenizer *t, const uint8_t
     uint64_t calls = neap_alloc_calls();
     for (size_t i = 0; i + 1 < size && i < 400; i += 2) {
         int32_t n = 0, any = (data[i] * 256 + data[i + 1]) % vocab;
-        demand(neap_grammar_mask(s, mask));
+        demand(neap_grammar_mask(s, mask, INT64_MAX));
         for (int32_t k = 0; k < vocab; k++)
             if (mask[k / 32] >> (k % 32) & 1) allowed[n++] = k;
         demand(n > 0);
         if (neap_grammar_must_end(s)) demand(neap_grammar_may_end(s));
         demand(neap_grammar_accept(s, allowed[(data[i] * 256 + data[i + 1]) % n]) == NEAP_OK);
-        demand(neap_grammar_mask(s, mask));
+        demand(neap_grammar_mask(s, mask, INT64_MAX));
         bool may = mask[any / 32] >> (any % 32) & 1;
         if (data[i] % 4 == 0 && !may) (void)!neap_grammar_accept(s, any); /* a mask that was cut short may lack it */
     }

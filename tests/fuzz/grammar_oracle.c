@@ -1,12 +1,13 @@
 /* Answers questions of cli/grammar_oracle.py about schemas, on standard input and output.
  *
  *   grammar_oracle MODEL_DIRECTORY
- *   question: 'W' (walk) or 'C' (check), a 32-bit little-endian number, length and that many bytes: a schema; then
- *   W: the number of random answers wanted; C: that many texts follow, each with its length
- *   answer: "R reason" for a schema that is refused; else W: lines "A text" or "L" (found no end), C: lines "1" or
+ *   question: 'W' (walk), 'L' (walk that the grammar must bring to its end by itself) or 'C' (check), a 32-bit little-endian number, length and that many bytes: a schema; then
+ *   W, L: the number of random answers wanted; C: that many texts follow, each with its length
+ *   answer: "R reason" for a schema that is refused; else W, L: lines "A text" or "L" (found no end), C: lines "1" or
  *   "0" */
 #include <stdint.h>
 
+#include "format/grammar_inner.h"
 #include "unit/grammar_walk.h"
 
 static uint32_t *mask;
@@ -32,11 +33,12 @@ static neap_grammar_state *begin(const neap_grammar *g, neap_arena **arena) {
     return s;
 }
 
-static void walk_one(const neap_grammar *g, grammar_walk *w, uint32_t i) {
+static void walk_one(const neap_grammar *g, grammar_walk *w, uint32_t i, bool lands) {
     neap_arena *arena;
     neap_grammar_state *s = begin(g, &arena);
     w->random = (i + 1) * UINT64_C(0x9E3779B97F4A7C15);
     w->budget = (int32_t)(4 + i * 6);
+    w->most = lands ? (int32_t)(neap_gcost_at(g, g->start, 0, 0) + i * i) : 0;
     const char *wrong = walk_answer(w, s, mask, allowed);
     if (wrong == NULL)
         printf("A %.*s\n", (int)w->text.n, w->text.p ? w->text.p : "");
@@ -97,8 +99,8 @@ int main(int argc, char **argv) {
         char *schema = text(&n);
         neap_grammar *g = make(t, schema, n);
         if (g == NULL) printf("R %s\n", neap_last_error());
-        if (g != NULL && kind == 'W')
-            for (uint32_t i = 0; i < count; i++) walk_one(g, &w, i);
+        if (g != NULL && kind != 'C')
+            for (uint32_t i = 0; i < count; i++) walk_one(g, &w, i, kind == 'L');
         else if (kind == 'C' && g != NULL)
             for (uint32_t i = 0; i < count; i++) check_one(g, t, byte_token);
         fflush(stdout);

@@ -14,6 +14,7 @@ typedef struct grammar_walk {
     const neap_tokenizer *t;
     uint64_t random;
     int32_t budget; /* tokens before it heads for the end */
+    int32_t most;   /* tokens that it may have: the grammar must bring it to its end; 0: any number */
     int32_t tokens[4096];
     int32_t n;
     neap_text text; /* of the tokens that are no special ones */
@@ -35,6 +36,15 @@ static inline bool walk_is_structure(const grammar_walk *w, int32_t token) {
     int special;
     if (neap_token_bytes(w->t, token, &p, &n, &special) != NEAP_OK || !special) return false;
     return n > 2 && memcmp(p, "<|", 2) == 0 && (n < 7 || memcmp(p, "<|media", 7) != 0);
+}
+
+static inline bool walk_ends(const grammar_walk *w, int32_t token) {
+    int32_t stop[8];
+    size_t n = 0;
+    if (neap_stop_tokens(w->t, stop, 8, &n) != NEAP_OK) return false;
+    for (size_t i = 0; i < n; i++)
+        if (stop[i] == token) return true;
+    return false;
 }
 
 /* A control token, or one that closes something, or any. */
@@ -63,14 +73,17 @@ static inline const char *walk_answer(grammar_walk *w, neap_grammar_state *s, ui
     w->text.n = 0;
     while (w->n < 4096) {
         int32_t n = 0;
-        bool all = !neap_grammar_mask(s, mask);
+        if (w->most > 0 && (w->n == w->most || neap_grammar_must_end(s)))
+            return neap_grammar_may_end(s) ? NULL : "the answer was not brought to its end";
+        bool all = !neap_grammar_mask(s, mask, w->most > 0 ? w->most - w->n : INT64_MAX);
         for (int32_t i = 0; i < vocab; i++)
             if (all ? !neap_token_is_unsampled(w->t, i) : walk_has(mask, i)) allowed[n++] = i;
         if (n == 0) return "nothing may follow";
-        if (neap_grammar_may_end(s) && (neap_grammar_must_end(s) || w->n >= w->budget || walk_random(w) % 4 == 0))
+        if (w->most == 0 && neap_grammar_may_end(s) &&
+            (neap_grammar_must_end(s) || w->n >= w->budget || walk_random(w) % 4 == 0))
             return NULL;
         int32_t token = allowed[walk_random(w) % (uint32_t)n];
-        if (w->n >= w->budget) token = walk_closing(w, allowed, n);
+        if (w->most == 0 && w->n >= w->budget) token = walk_closing(w, allowed, n);
         const char *p;
         size_t bytes;
         int special;
@@ -78,6 +91,7 @@ static inline const char *walk_answer(grammar_walk *w, neap_grammar_state *s, ui
         if (neap_grammar_accept(s, token) != NEAP_OK) return "an allowed token was refused";
         if (!special && neap_text_add(&w->text, p, bytes) != NEAP_OK) return "no memory";
         w->tokens[w->n++] = token;
+        if (w->most > 0 && walk_ends(w, token)) return NULL;
     }
     return "long";
 }

@@ -53,7 +53,7 @@ static long feed(const neap_tokenizer *t, neap_grammar_state *s, const char *tex
         const char *p;
         size_t bytes;
         ok(neap_token_bytes(t, token, &p, &bytes, NULL));
-        bool all = !neap_grammar_mask(s, mask), may = all || walk_has(mask, token);
+        bool all = !neap_grammar_mask(s, mask, INT64_MAX), may = all || walk_has(mask, token);
         bool taken = neap_grammar_accept(s, token) == NEAP_OK;
         if (may != taken) fail_msg("mask and accept differ for \"%.*s\" in %s", (int)bytes, p, text);
         if (!taken) return (long)at;
@@ -74,7 +74,7 @@ static void check_text(const neap_tokenizer *t, const neap_grammar *g, const cha
         int32_t stop;
         size_t n_stop;
         (void)neap_stop_tokens(t, &stop, 1, &n_stop);
-        neap_grammar_mask(s, mask);
+        neap_grammar_mask(s, mask, INT64_MAX);
         assert_true(walk_has(mask, stop));
         ok(neap_grammar_accept(s, stop));
         assert_true(neap_grammar_must_end(s));
@@ -376,7 +376,7 @@ static void explode(const char *name) {
         for (int i = 0; i < 40; i++) {
             int32_t n = 0, vocab = neap_tokenizer_vocab(xtml);
             begun = cpu_seconds();
-            neap_grammar_mask(s, mask);
+            neap_grammar_mask(s, mask, INT64_MAX);
             took = cpu_seconds() - begun;
             if (took > 0.5) fail_msg("%s: a mask took %.2f s", name, took);
             for (int32_t t = 0; t < vocab; t++)
@@ -520,7 +520,7 @@ static void test_allocations(void **state) {
     uint64_t seed = 5, calls = neap_alloc_calls();
     for (int i = 0; i < 300 && !neap_grammar_must_end(s); i++) {
         int32_t n = 0;
-        neap_grammar_mask(s, mask);
+        neap_grammar_mask(s, mask, INT64_MAX);
         for (int32_t t = 0; t < neap_tokenizer_vocab(valley); t++)
             if (walk_has(mask, t)) allowed[n++] = t;
         int32_t no = (int32_t)(next_random(&seed) % (uint32_t)neap_tokenizer_vocab(valley));
@@ -676,6 +676,168 @@ static void test_chat(void **state) {
         }
 }
 
+/* ------------------------------------------------------------- landing ----------------------- */
+
+static bool same_mask(const uint32_t *a, const uint32_t *b, const neap_grammar *g) {
+    return memcmp(a, b, g->n_words * sizeof *a) == 0;
+}
+
+/* One answer of at most `most` tokens that does what it likes. A second state is never told of an end. Returns how many
+ * tokens it had; *cut: something was forbidden. */
+static int32_t land(const neap_grammar *g, grammar_walk *w, int32_t most, const char *name, bool *cut) {
+    static uint32_t wide[MASK_WORDS];
+    neap_arena *second = NULL;
+    neap_grammar_state *s = begin(g), *free_one = NULL;
+    int32_t vocab = neap_tokenizer_vocab(w->t);
+    ok(neap_arena_create(&second, "second"));
+    ok(neap_grammar_begin(&free_one, g, second));
+    *cut = false;
+    w->n = 0;
+    w->text.n = 0;
+    while (w->n < most && !neap_grammar_must_end(s)) {
+        int32_t n = 0;
+        neap_grammar_mask(s, mask, most - w->n);
+        neap_grammar_mask(free_one, wide, w->n % 2 ? INT64_MAX : -1);
+        for (int32_t i = 0; i < vocab; i++) {
+            if (walk_has(mask, i)) allowed[n++] = i;
+            if (walk_has(mask, i) && !walk_has(wide, i)) fail_msg("%s: a short rest allows more", name);
+        }
+        *cut = *cut || !same_mask(mask, wide, g);
+        if (neap_grammar_was_cut(s) != *cut) fail_msg("%s: at %d of %d: cut is %d", name, w->n, most, !*cut);
+        assert_false(neap_grammar_was_cut(free_one));
+        if (n == 0) fail_msg("%s: nothing may follow at %d of %d", name, w->n, most);
+        int32_t token = allowed[walk_random(w) % (uint32_t)n];
+        const char *p;
+        size_t bytes;
+        int special;
+        ok(neap_token_bytes(w->t, token, &p, &bytes, &special));
+        bool was_end = neap_grammar_may_end(s);
+        ok(neap_grammar_accept(s, token));
+        ok(neap_grammar_accept(free_one, token));
+        if (!special) ok(neap_text_add(&w->text, p, bytes));
+        w->tokens[w->n++] = token;
+        if (walk_ends(w, token)) {
+            assert_true(was_end);
+            break;
+        }
+    }
+    if (!neap_grammar_may_end(s))
+        fail_msg("%s: no end after %d of %d: %.*s", name, w->n, most, (int)w->text.n, w->text.p);
+    neap_arena_destroy(second);
+    return w->n;
+}
+
+/* Read by the parser of the chat: all arguments are whole. */
+static void check_landed(const neap_tokenizer *t, const char *json, const grammar_walk *w) {
+    static seen got;
+    read_answer(t, json, w, &got);
+    assert_true(got.ended);
+    if (strstr(json, "\"required\"}") && got.n_calls == 0) fail_msg("%s: no call", json);
+    for (int32_t i = 0; i < got.n_calls && i < 64; i++) {
+        json_t *v = parse(&got.args[i], json, 0);
+        assert_true(json_is_object(v));
+        if (strcmp(got.names[i].p, "get_weather") == 0) check_weather(v);
+        json_decref(v);
+    }
+    seen_free(&got);
+}
+
+/* From the least that is needed on; below it nothing is forbidden at the beginning. Returns how many were cut. */
+static int land_all(const neap_tokenizer *t, const neap_grammar *g, const char *name, int32_t step, bool is_json) {
+    static grammar_walk w;
+    static uint32_t wide[MASK_WORDS];
+    int n_cut = 0;
+    int32_t least = (int32_t)neap_gcost_at(g, g->start, 0, 0);
+    w.t = t;
+    if (least > 3000) return 0;
+    for (int32_t more = 0; more <= 60; more += more < 6 ? 1 : step) {
+        bool cut;
+        w.random = (uint64_t)(more + 1) * 0x9E3779B97F4A7C15u + (uint64_t)least;
+        land(g, &w, least + more, name, &cut);
+        n_cut += cut;
+        if (is_json)
+            json_decref(parse(&w.text, name, JSON_DECODE_INT_AS_REAL));
+        else
+            check_landed(t, name, &w);
+    }
+    if (least < 2) return n_cut;
+    neap_grammar_state *s = begin(g);
+    neap_grammar_mask(s, wide, INT64_MAX);
+    neap_grammar_mask(s, mask, least - 1);
+    assert_true(same_mask(mask, wide, g) && !neap_grammar_was_cut(s));
+    neap_text_free(&w.text);
+    return n_cut;
+}
+
+static void test_landing(void **state) {
+    (void)state;
+    static const char *const more[] = {
+        "{\"type\":\"array\",\"items\":{\"type\":\"object\",\"required\":[\"name\",\"list\"],\"properties\":{\"name\":{"
+        "\"type\":\"string\",\"minLength\":5},\"list\":{\"type\":\"array\",\"minItems\":2,\"items\":{\"type\":"
+        "\"integer\"}},\"note\":{\"type\":\"string\",\"minLength\":40}}}}",
+        "{\"type\":\"array\",\"minItems\":3,\"items\":{\"type\":\"array\",\"minItems\":2,\"items\":{\"enum\":[\"long "
+        "and longer\",\"short\"]}}}",
+        "{\"type\":\"string\",\"minLength\":30}",
+        "{\"type\":\"string\",\"pattern\":\"^[a-z ]*end of it$\"}",
+        "{\"type\":\"string\",\"pattern\":\"x.{4}y$\",\"maxLength\":40}",
+        "{\"anyOf\":[{\"const\":\"this is the long one, flat\"},{\"type\":\"array\",\"minItems\":1,\"items\":{\"$ref\":"
+        "\"#\"}}]}",
+        "{\"type\":\"object\",\"required\":[\"left\"],\"properties\":{\"left\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":"
+        "\"null\"}]},\"right\":{\"$ref\":\"#\"}}}",
+        "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"array\",\"minItems\":4,\"items\":{\"type\":"
+        "\"string\"}}}",
+        "{\"type\":\"object\",\"additionalProperties\":true}",
+        "{\"prefixItems\":[{\"type\":\"string\",\"format\":\"date\"},{\"type\":\"string\",\"format\":\"uuid\"}],"
+        "\"minItems\":2}"};
+    const neap_tokenizer *const both[] = {xtml, valley};
+    int n_cut = 0;
+    for (size_t k = 0; k < 2; k++) {
+        for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+            neap_grammar *g = make_schema(both[k], texts[i].schema);
+            n_cut += land_all(both[k], g, texts[i].schema, 18, true);
+            neap_grammar_destroy(g);
+        }
+        for (size_t i = 0; i < sizeof more / sizeof more[0]; i++)
+            for (int32_t depth = 64; depth >= 3; depth -= 61) {
+                char json[2048];
+                neap_grammar *g = NULL;
+                neap_grammar_limits l;
+                neap_grammar_limits_init(&l);
+                l.depth_max = depth;
+                snprintf(json, sizeof json, "{\"schema\":%s}", more[i]);
+                ok(neap_grammar_create(&g, both[k], json, strlen(json), &l));
+                int one = land_all(both[k], g, more[i], 7, true);
+                if (one == 0) fail_msg("%s: never cut", more[i]);
+                n_cut += one;
+                neap_grammar_destroy(g);
+            }
+    }
+    print_message("%d answers were cut\n", n_cut);
+}
+
+/* Whatever it does, reasoning is closed, content and calls are completed before the last token. */
+static void test_chat_landing(void **state) {
+    (void)state;
+    const neap_tokenizer *const all[] = {xtml, markers, valley};
+    static const char *const thinking[] = {"", ",\"thinking\":false"};
+    static const char *const asked[] = {
+        ",\"response_format\":{\"type\":\"json_object\"}", ",\"tool_choice\":\"required\"",
+        ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false", ",\"parallel_tool_calls\":false", ""};
+    int n_cut = 0;
+    for (size_t k = 0; k < 3; k++)
+        for (size_t q = 0; q < 2; q++)
+            for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+                char tools[2048], json[8192];
+                snprintf(tools, sizeof tools, TOOLS, "true");
+                snprintf(json, sizeof json, "%s%s%s%s}", USER, thinking[q], tools, asked[i]);
+                neap_grammar *g = make(all[k], json);
+                n_cut += land_all(all[k], g, json, 9, false);
+                neap_grammar_destroy(g);
+            }
+    print_message("%d answers were cut\n", n_cut);
+    assert_true(n_cut > 100);
+}
+
 /* Nothing constrained: no grammar. Things that cannot be: errors. */
 static void test_requests(void **state) {
     (void)state;
@@ -722,7 +884,7 @@ static void test_free_text(void **state) {
     ok(neap_special_token(xtml, "<|close|>", &close));
     ok(neap_special_token(xtml, "<|sep|>", &sep));
     ok(neap_special_token(xtml, "<|end_of_msg|>", &end));
-    neap_grammar_mask(s, mask);
+    neap_grammar_mask(s, mask, INT64_MAX);
     for (int32_t i = 0; i < neap_tokenizer_base(xtml); i++) assert_true(walk_has(mask, i));
     assert_true(walk_has(mask, close));
     assert_false(walk_has(mask, open) || walk_has(mask, sep) || walk_has(mask, end));
@@ -810,7 +972,7 @@ static void test_large(void **state) {
         assert_int_equal(feed(t, s, cases[i].before, strlen(cases[i].before), true, &seed), -1);
         for (int k = 0; k < 3; k++) {
             begun = cpu_seconds();
-            neap_grammar_mask(s, mask);
+            neap_grammar_mask(s, mask, INT64_MAX);
             double took = cpu_seconds() - begun;
             if (took < best) best = took;
         }
@@ -864,7 +1026,7 @@ int main(void) {
         cmocka_unit_test(test_texts), cmocka_unit_test(test_depth),    cmocka_unit_test(test_refused),
         cmocka_unit_test(test_bombs), cmocka_unit_test(test_random),   cmocka_unit_test(test_allocations),
         cmocka_unit_test(test_chat),  cmocka_unit_test(test_requests), cmocka_unit_test(test_free_text),
-        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_large), cmocka_unit_test(test_landing),  cmocka_unit_test(test_chat_landing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
