@@ -79,7 +79,8 @@ for k, (text, content, calls) in enumerate([  # twelve ways to write a call
         (SECTION + "\n" + k2_call("functions.f:0", "{\"a\": 1}") + "\n" + k2_call("functions.g:1", "{\"b\": {}}") + "\n" + SECTION_END
          + IM_END, "", [ONE, ("g", {"b": {}})]),
         (SECTION + CALL + "functions.f:0" + ARGUMENTS + "{\"a\": 1}" + k2_call("functions.g:1", "{}") + IM_END, "", [ONE, ("g", "{}")]),
-        ("t<|tool_call_section_begin|>" + k2_call("functions.f:0", "{\"a\": 1}") + "<|tool_call_section_end|>rest" + IM_END, "trest", [ONE]),
+        ("t<|tool_call_section_begin|>" + k2_call("functions.f:0", "{\"a\": 1}") + "<|tool_call_section_end|>rest" + IM_END, "trest",
+         [ONE]),
         (SECTION + k2_call("functions.f:0", "{\"a\": 1}") + SECTION_END + SECTION + k2_call("functions.f:1", "{\"a\": 1}")
          + SECTION_END + IM_END, "", [ONE, ONE]),
         ("<|tool_call_section_begin|> is only text" + IM_END, "<|tool_call_section_begin|> is only text", []),
