@@ -1,7 +1,9 @@
 /* Objects: members in the order of the schema, then others, as JSON or as the arguments of a call.
  *
  * Members come in the order in which the schemas name them; those that are not required may be left out. Keys that no
- * schema names follow behind them, when they are allowed; their characters have one spelling only, so that no named key
+ * schema names follow behind them, when they are allowed: by additionalProperties, or because no members are named at
+ * all. (Where members are named and nothing is said of others, the standard allows them. A model that rambles would
+ * never come to an end, and nobody misses what was not asked for.) Their characters have one spelling only, so that no named key
  * can return disguised. In the XML-like format a call's arguments are elements with the key, the type and the value:
  * strings stand there as they are, other values as JSON.
  *
@@ -121,8 +123,17 @@ static neap_status read_members(object *o) {
 }
 
 static neap_status read_others(object *o) {
-    o->others = true;
+    bool names_some = false, allows = false, least = false;
     o->other_from = o->n_list;
+    for (uint32_t i = 0; i < o->n_nodes; i++) {
+        uint32_t properties = neap_gschema_get(o->s, o->nodes[i], "properties");
+        names_some = names_some || properties != NEAP_J_NONE;
+        allows = allows || neap_gschema_get(o->s, o->nodes[i], "additionalProperties") != NEAP_J_NONE;
+        least = least || neap_gschema_get(o->s, o->nodes[i], "minProperties") != NEAP_J_NONE;
+    }
+    bool possible = false;
+    for (uint32_t i = 0; i < o->n; i++) possible = possible || o->members[i].from != UINT32_MAX;
+    o->others = !names_some || allows || (least && !possible);
     for (uint32_t i = 0; i < o->n_nodes; i++) {
         uint32_t value = neap_gschema_get(o->s, o->nodes[i], "additionalProperties");
         if (value == NEAP_J_NONE || kind_of(o, value) == NEAP_J_TRUE) continue;

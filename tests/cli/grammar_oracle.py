@@ -207,7 +207,7 @@ def ordered(s, v):
     if not isinstance(s, dict):
         return v
     if "anyOf" in s:
-        fits = [b for b in s["anyOf"] if VALIDATOR(b, format_checker=FORMATS).is_valid(v)]
+        fits = [b for b in s["anyOf"] if VALIDATOR(closed(b), format_checker=FORMATS).is_valid(v)]
         return ordered(fits[0] if fits else s["anyOf"][0], v)
     if isinstance(v, dict):
         keys = named(s, v)
@@ -223,9 +223,44 @@ def ordered(s, v):
     return v
 
 
+def closed(s, inside=False):
+    """The schema with what grammars add: where members are named and nothing is said of others, there are none."""
+    if not isinstance(s, dict):
+        return s
+    out = dict(s)
+    for key in ("anyOf", "prefixItems"):
+        if key in s:
+            out[key] = [closed(x) for x in s[key]]
+    if "allOf" in s:
+        out["allOf"] = [closed(x, True) for x in s["allOf"]]
+        out["unevaluatedProperties"] = False
+    if "items" in s:
+        out["items"] = closed(s["items"])
+    if isinstance(s.get("additionalProperties"), dict):
+        out["additionalProperties"] = closed(s["additionalProperties"])
+    if "properties" in s:
+        out["properties"] = {k: closed(v) for k, v in s["properties"].items()}
+        if "additionalProperties" not in s and not inside:
+            out["additionalProperties"] = False
+            unnamed = [k for k in s.get("required", []) if k not in s["properties"]]
+            out["properties"].update({k: True for k in unnamed})
+    return out
+
+
+def check_landings(oracle, schema, validator, n):
+    """Answers with just enough tokens, and some more, that do what they like: all are valid."""
+    lines = oracle.ask("L", schema, n)
+    if any(line == "L" for line in lines) or check_lines(lines, schema, validator) != n:
+        sys.exit(f"FAIL: {json.dumps(schema)}: an answer found no end")
+
+
 def check_walks(oracle, schema, validator, walks):
+    return check_lines(oracle.ask("W", schema, walks), schema, validator)
+
+
+def check_lines(lines, schema, validator):
     ended = 0
-    for line in oracle.ask("W", schema, walks):
+    for line in lines:
         if line == "L":
             continue
         ended += 1
@@ -270,8 +305,9 @@ def main():
             continue
         validator = VALIDATOR(schema, format_checker=FORMATS)
         ended += check_walks(oracle, schema, validator, 6)
+        check_landings(oracle, schema, validator, 6)
         walked += 6
-        valid += check_values(oracle, schema, validator, maker, 20)
+        valid += check_values(oracle, schema, VALIDATOR(closed(schema), format_checker=FORMATS), maker, 20)
     if ended * 2 < walked:
         sys.exit(f"FAIL: only {ended} of {walked} random answers came to an end")
     print(f"{options.schemas} schemas: {ended} of {walked} random answers valid (others found no end), "
