@@ -328,8 +328,12 @@ void neap_backend_options_now(const neap_backend *b, neap_engine_options *out) {
     pthread_mutex_unlock(mutex_of(b));
 }
 
+/* Two ways to stand still: in a step, or asleep although there is something to do. */
 double neap_backend_stall(const neap_backend *b) {
-    if (!atomic_load(&b->is_busy)) return 0;
-    double passed = (double)(nanoseconds() - atomic_load(&b->alive)) * 1e-9;
+    double now = neap_backend_now(), passed = 0;
+    if (atomic_load(&b->is_busy)) passed = now - (double)atomic_load(&b->alive) * 1e-9;
+    pthread_mutex_lock(mutex_of(b));
+    if (b->is_woken && now - b->woken > passed) passed = now - b->woken;
+    pthread_mutex_unlock(mutex_of(b));
     return passed > 0 ? passed : 0;
 }

@@ -68,6 +68,7 @@ struct neap_backend {
     pthread_cond_t wake, prep_wake, ended;
     /* under the mutex */
     int is_stopping, is_woken, n_threads;
+    double woken; /* since when is_woken */
     neap_job *inbox, *inbox_last;
     neap_prep *prep, *prep_last;
     size_t n_waiting;

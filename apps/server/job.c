@@ -323,6 +323,13 @@ void neap_jobs_fail_all(neap_backend *b, neap_job *inbox, neap_status status) {
 
 /* ---- loop thread ---- */
 
+/* Under the mutex. */
+static void wake(neap_backend *b) {
+    if (!b->is_woken) b->woken = neap_backend_now();
+    b->is_woken = 1;
+    pthread_cond_signal(&b->wake);
+}
+
 neap_job *neap_job_submit(neap_backend *b, const neap_request *request, neap_shared_grammar *grammar,
                           double deadline_seconds, double queue_seconds, const neap_job_callbacks *callbacks) {
     neap_job *j = neap_cli_alloc(1, sizeof *j);
@@ -354,8 +361,7 @@ void neap_jobs_go(neap_backend *b) {
     else
         b->inbox = b->outbox;
     b->inbox_last = b->outbox_last;
-    b->is_woken = 1;
-    pthread_cond_signal(&b->wake);
+    wake(b);
     pthread_mutex_unlock(&b->mutex);
     b->outbox = b->outbox_last = NULL;
 }
@@ -366,8 +372,7 @@ void neap_job_cancel(neap_job *j) {
     pthread_mutex_lock(&b->mutex);
     j->is_cancelled = 1;
     if (j->seq != NULL) (void)neap_cancel(j->seq);
-    b->is_woken = 1;
-    pthread_cond_signal(&b->wake);
+    wake(b);
     pthread_mutex_unlock(&b->mutex);
 }
 
@@ -377,8 +382,7 @@ void neap_job_pause(neap_job *j, int32_t is_paused) {
     pthread_mutex_lock(&b->mutex);
     j->is_paused = is_paused;
     if (j->seq != NULL) (void)neap_pause(j->seq, is_paused);
-    b->is_woken = 1;
-    pthread_cond_signal(&b->wake);
+    wake(b);
     pthread_mutex_unlock(&b->mutex);
 }
 

@@ -231,14 +231,25 @@ static int run_loop(serving *v) {
     return NEAP_EXIT_INTERNAL;
 }
 
+/* Signals are blocked by now, so another one waits. */
+static int is_asked_again(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    return sigpending(&set) == 0 && (sigismember(&set, SIGTERM) == 1 || sigismember(&set, SIGINT) == 1);
+}
+
 /* A step, a file being packed or a prompt being read cannot be broken off; the process can. Everything on disk is
  * written so that this does no harm. */
 static void end_threads(serving *v, int code) {
+    static const double slice = 0.05;
     neap_server *s = &v->server;
-    double left = v->drain_until - neap_cli_seconds();
+    double now = neap_cli_seconds(), left = v->drain_until - now;
     int is_loading = neap_backend_phase_of(s->backend, NULL, NULL, NULL) == NEAP_BACKEND_LOADING;
-    double patience = v->is_hurried || is_loading ? 0.5 : (left > 0 ? left : 0) + 0.8;
-    if (neap_backend_stop(s->backend, patience)) return;
+    double until = now + (v->is_hurried || is_loading ? 0.5 : (left > 0 ? left : 0) + 0.8);
+    for (; now < until; now = neap_cli_seconds()) {
+        if (neap_backend_stop(s->backend, until - now < slice ? until - now : slice)) return;
+        if (is_asked_again() && until > now + 0.5) until = now + 0.5;
+    }
     neap_serve_log(NEAP_LOG_INFO, "stopped", "in the middle of a step");
     _exit(code);
 }
