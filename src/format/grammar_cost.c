@@ -1,6 +1,7 @@
 /* What an answer still needs: for each state of an automaton the fewest bytes and control tokens to its rule's end.
  *
- * Every byte is a token of its own, so whoever has that many tokens left can finish. Two numbers are kept. The least
+ * Every byte is a token of its own, so whoever has that many tokens left can finish. Where the structure leaves no
+ * choice for some bytes, the vocabulary's tokens that spell them are tried as well: names, tags and keys take few. Two numbers are kept. The least
  * one may lead through more arrays and objects than an answer near its greatest depth may open; its height is kept with
  * it. The other follows only ways of the least height, and is always possible. Items or characters that a count still
  * asks for are not in the number but come on top, because they depend on the count.
@@ -97,6 +98,56 @@ static bool is_less(const found *a, const found *b) {
     return a->cost.least < b->cost.least;
 }
 
+/* ------------------------------------------------------------- longer tokens ----------------- */
+
+/* A token of several bytes leads from one state to another, by bytes that count nothing and leave no choice but the
+ * first. Ordered by `from`. */
+typedef struct jump {
+    uint32_t from, to;
+} jump;
+
+typedef struct jumps {
+    jump *list;
+    uint32_t n, max;
+} jumps;
+
+enum { JUMP_BYTES = 24, JUMPS_MAX = 1 << 20 };
+
+static bool is_text(const neap_tokenizer *t, const char *p, size_t n) {
+    int32_t token = neap_vocab_find(&t->vocab, p, n, neap_vocab_hash(&t->vocab, p, n));
+    for (size_t i = 0; i < t->n_stop; i++)
+        if (t->stop[i] == token) return false;
+    return token >= 0;
+}
+
+static bool is_literal(const neap_gedge *e) { return e->kind == NEAP_GE_BYTE && e->lo == e->hi && e->flags == 0; }
+
+static neap_status add_jumps(neap_grammar *g, uint32_t from, const neap_gedge *e, jumps *out) {
+    char text[JUMP_BYTES];
+    for (size_t n = 0; n < JUMP_BYTES && is_literal(e) && out->n < JUMPS_MAX;) {
+        text[n++] = (char)e->lo;
+        if (n > 1 && is_text(g->t, text, n)) {
+            NEAP_TRY(neap_grow(&out->list, out->n + 1, &out->max, sizeof *out->list));
+            out->list[out->n++] = (jump){from, e->to};
+        }
+        const neap_gstate *next = &g->states[e->to];
+        if (next->n != 1 || (next->flags & NEAP_GS_TABLE)) break;
+        e = &g->edges[next->first];
+    }
+    return NEAP_OK;
+}
+
+static neap_status find_jumps(neap_gbuild *b, neap_grammar *g, jumps *out) {
+    for (uint32_t s = 0; s < g->n_states; s++) {
+        if (g->states[s].flags & NEAP_GS_TABLE) continue;
+        for (uint32_t i = 0; i < g->states[s].n; i++) {
+            NEAP_TRY(neap_gbuild_tick(b));
+            NEAP_TRY(add_jumps(g, s, &g->edges[g->states[s].first + i], out));
+        }
+    }
+    return NEAP_OK;
+}
+
 /* The best way out of a state, among those of the least height or all. Numbers of calls: the worst, see NEAP_GE_IS. */
 static found by_edges(const neap_grammar *g, int kind, const uint32_t *totals, uint32_t s) {
     const neap_gedge *e = g->edges + g->states[s].first;
@@ -110,7 +161,18 @@ static found by_edges(const neap_grammar *g, int kind, const uint32_t *totals, u
     return is_number && is_less(&worst, &best) ? worst : best;
 }
 
-static neap_status edge_costs(neap_gbuild *b, neap_grammar *g, int kind, uint32_t *totals) {
+/* The same by longer tokens; *n: jumps up to this state, counted down. */
+static void by_jumps(const neap_grammar *g, int kind, const uint32_t *totals, uint32_t s, const jumps *all, uint32_t *n,
+                     found *best) {
+    for (; *n > 0 && all->list[*n - 1].from == s; (*n)--) {
+        neap_gedge e = {.kind = NEAP_GE_BYTE, .to = all->list[*n - 1].to};
+        if (kind == FLAT && neap_gedge_height(g, &e) > g->height[s]) continue;
+        found f = by_edge(g, kind, totals, &e);
+        if (is_less(&f, best)) *best = f;
+    }
+}
+
+static neap_status edge_costs(neap_gbuild *b, neap_grammar *g, int kind, uint32_t *totals, const jumps *all) {
     bool changed = true;
     for (uint32_t s = 0; s < g->n_states; s++) totals[s] = with_count(g, kind, &g->cost[kind][s], 0);
     while (changed) {
@@ -119,9 +181,11 @@ static neap_status edge_costs(neap_gbuild *b, neap_grammar *g, int kind, uint32_
             uint32_t item = g->loops[l].item;
             g->loop_cost[kind][l] = item ? saturated((uint64_t)totals[item] + 1) : 1;
         }
+        uint32_t n_jumps = all->n;
         for (uint32_t s = g->n_states; s-- > 0;) {
-            if ((g->states[s].flags & NEAP_GS_TABLE) || totals[s] == 0) continue;
+            if (g->states[s].flags & NEAP_GS_TABLE) continue;
             found best = by_edges(g, kind, totals, s);
+            by_jumps(g, kind, totals, s, all, &n_jumps, &best);
             found now = {.cost = g->cost[kind][s], .total = totals[s]};
             if (!is_less(&best, &now)) continue;
             g->cost[kind][s] = best.cost;
@@ -140,6 +204,7 @@ static neap_status edge_costs(neap_gbuild *b, neap_grammar *g, int kind, uint32_
 
 neap_status neap_gcost_find(neap_gbuild *b, neap_grammar *g) {
     uint32_t *totals = NULL;
+    jumps all = {0};
     for (int kind = LEAST; kind <= FLAT; kind++) {
         NEAP_TRY(neap_arena_array(g->arena, g->n_states, sizeof(neap_gcost), (void **)&g->cost[kind]));
         NEAP_TRY(neap_arena_array(g->arena, b->n_loops + 1, sizeof(uint32_t), (void **)&g->loop_cost[kind]));
@@ -152,8 +217,10 @@ neap_status neap_gcost_find(neap_gbuild *b, neap_grammar *g) {
     }
     NEAP_TRY(table_costs(b, g));
     NEAP_TRY(neap_mem_alloc(g->n_states * sizeof *totals, (void **)&totals));
-    neap_status status = edge_costs(b, g, LEAST, totals);
-    if (status == NEAP_OK) status = edge_costs(b, g, FLAT, totals);
+    neap_status status = find_jumps(b, g, &all);
+    if (status == NEAP_OK) status = edge_costs(b, g, LEAST, totals, &all);
+    if (status == NEAP_OK) status = edge_costs(b, g, FLAT, totals, &all);
+    neap_mem_free(all.list);
     neap_mem_free(totals);
     return status;
 }

@@ -2,10 +2,12 @@
  *
  * Members come in the order in which the schemas name them; those that are not required may be left out. Keys that no
  * schema names follow behind them, when they are allowed: by additionalProperties, or because no members are named at
- * all. (Where members are named and nothing is said of others, the standard allows them. A model that rambles would
- * never come to an end, and nobody misses what was not asked for.) Their characters have one spelling only, so that no named key
- * can return disguised. In the XML-like format a call's arguments are elements with the key, the type and the value:
- * strings stand there as they are, other values as JSON.
+ * all. Where members are named and nothing is said of others, the standard allows them. Here they do not come: a model
+ * that rambles would never find an end, and nobody misses what was not asked for.
+ *
+ * The characters of such keys have one spelling only, so that no named key can return disguised. In the XML-like format
+ * a call's arguments are elements with the key, the type and the value: strings stand there as they are, other values
+ * as JSON.
  *
  * Called by grammar_value.c. */
 #include "format/grammar_schema.h"
