@@ -31,6 +31,7 @@ import tempfile
 import threading
 import time
 
+CACHE = [False]  # whether prefixes are kept
 TEXT = "The harbour of Oakhollow is quiet in the morning, and number %d of its boats goes out to"
 
 
@@ -56,7 +57,7 @@ def with_tokenizer(model, directory):
     with open(os.path.join(directory, "tiktoken.model"), "w") as file:
         file.writelines("%s %d\n" % (base64.b64encode(one).decode(), i) for i, one in enumerate(tokens[:n]))
     added = {str(n + i): {"content": one, "special": True} for i, one in enumerate(special)}
-    config = {"tokenizer_class": "TikTokenTokenizer", "bos_token": "[BOS]", "eos_token": "[EOS]", "unk_token": "[UNK]", "pad_token": "[PAD]"}
+    config = {"tokenizer_class": "TikTokenTokenizer", "bos_token": "[BOS]", "eos_token": "[EOS]", "unk_token": "[UNK]"}
     with open(os.path.join(directory, "tokenizer_config.json"), "w") as file:
         json.dump({**config, "added_tokens_decoder": added}, file)
     return directory
@@ -191,7 +192,7 @@ class Server:
 
 
 def completion(address, number, tokens, is_stream, chat=False, **more):
-    body = {"max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": is_stream, "cache_prompt": False, **more}
+    body = {"max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": is_stream, "cache_prompt": CACHE[0], **more}
     if is_stream:
         body["stream_options"] = {"include_usage": True}
     if chat:
@@ -252,7 +253,7 @@ def first(server, arguments):
         one = run([completion(server.address, i, 4, True, arguments.chat)])[0]
         times.append(one.arrivals[0] - one.begin)
     result = {"least": min(times), "median": statistics.median(times), "p90": percentile(times, 0.9)}
-    print("first token, idle server: least %.2f ms, median %.2f ms, p90 %.2f ms" % tuple(1e3 * result[k] for k in ("least", "median", "p90")))
+    print("first token, idle server: least %.2f ms, median %.2f ms, p90 %.2f ms" % tuple(1e3 * v for v in result.values()))
     return result
 
 
@@ -312,6 +313,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--chat", action="store_true", help="chat completions instead of completions")
+    parser.add_argument("--cache", action="store_true", help="with the prefix cache (else off: rounds would find their prompts)")
     parser.add_argument("--only", default="streams,first,beside,json")
     parser.add_argument("--prompt-tokens", type=int, default=3500)
     parser.add_argument("--beside-tokens", type=int, default=3000)
@@ -319,6 +321,7 @@ def main():
     parser.add_argument("--json-bytes", type=int, default=4 << 20)
     parser.add_argument("--json", help="write the results there")
     arguments = parser.parse_args()
+    CACHE[0] = arguments.cache
     server = Server(arguments, max(int(n) for n in arguments.streams.split(",")))
     result, parts = {}, {"streams": streams, "first": first, "beside": beside, "json": long_json}
     try:
