@@ -114,6 +114,47 @@ def stopping(page, server):
     page.click("#settings-save")
 
 
+def titles(page):
+    return page.locator("#list li button:first-child").all_inner_texts()
+
+
+def tabs(page, server):
+    """Two tabs share what is kept: neither loses what the other wrote."""
+    other = page.context.new_page()
+    other.goto(server.url + "/")
+    for where, text in ((other, "From the second"), (page, "From the first"), (other, "Again from the second")):
+        where.click("#new")
+        send(where, text)
+        finished(where)
+    for where in (page, other):
+        where.wait_for_selector("#list li:has-text('Again from the second')", timeout=WAIT)
+        kept = titles(where)
+        check(kept[:3] == ["Again from the second", "From the first", "From the second"], kept)
+    other.on("dialog", lambda d: d.accept())
+    other.click("#list li:has-text('From the first') button:last-child")
+    check("From the first" not in titles(other), titles(other))
+    other.reload()
+    check("From the first" not in titles(other) and "From the second" in titles(other), titles(other))
+    other.close()
+
+
+def leaving(page):
+    """A page that is left while an answer streams keeps the question."""
+    page.click("#new")
+    send(page, "Left in the middle. " * 40)
+    page.wait_for_selector("#stop:not([hidden])", timeout=WAIT)
+    page.reload()
+    check(page.locator("article.user").last.inner_text().count("Left in the middle.") == 40, "the question is there")
+
+
+def quick(page):
+    """Text that begins much and closes nothing takes no time that grows as its square."""
+    for text in ("*a " * 20000, "[" * 60000, "~~a " * 15000):
+        took = page.evaluate("t => { const a = performance.now(); Markdown.render(document.createElement('div'), t);"
+                             " return performance.now() - a; }", text)
+        check(took < 3000 * SLOW, text[:4], took)
+
+
 def hostile(page):
     """What a model writes never becomes markup."""
     page.evaluate("""text => {
@@ -172,7 +213,7 @@ def main():
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         with Server(VALLEY) as server:
-            page = browser.new_page(viewport={"width": 1100, "height": 800})
+            page = browser.new_context(viewport={"width": 1100, "height": 800}).new_page()
             console, foreign = [], []
             page.on("console", lambda m: console.append(m.text))
             page.on("pageerror", lambda e: console.append(str(e)))
@@ -181,6 +222,9 @@ def main():
             change(page, q)
             settings(page)
             stopping(page, server)
+            tabs(page, server)
+            leaving(page)
+            quick(page)
             hostile(page)
             names(page)
             themes(page)

@@ -1,11 +1,13 @@
 /* The chat page: conversations in this browser, answers from /v1/chat/completions of the server that sent the page.
  *
  * state.talks  [{id, title, messages: [{role, content, reasoning, calls, figures, error}]}]; state.now: the open one.
- * One answer streams at a time; it is drawn once per frame. */
+ * One answer streams at a time; it is drawn once per frame, less often when drawing takes long. Several tabs share what is
+ * kept: each writes the conversation it changed, and takes over what the others write. */
 "use strict";
 
 const $ = id => document.getElementById(id);
 const STORE = "neap.conversations", PREFS = "neap.settings", THEME = "neap.theme", KEY = "neap.key";
+const HINT = "Message (Enter sends, Shift+Enter begins a new line)";
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 const state = {talks: [], now: null, running: null, settings: {}, context: 0, hasKeys: false};
 
@@ -35,24 +37,43 @@ function headers() {
 
 /* ---- conversations ---- */
 
-function keep() { save(STORE, state.talks.filter(t => t.messages.length)); }
+/* Writes this conversation and no other: another tab may have changed those. */
+function keep(talk) {
+  const kept = load(STORE, []), at = kept.findIndex(t => t.id === talk.id);
+  if (!state.talks.some(t => t.id === talk.id)) return; /* deleted while its answer ended */
+  if (at >= 0) talk.messages.length ? kept.splice(at, 1, talk) : kept.splice(at, 1);
+  else if (talk.messages.length) kept.unshift(talk);
+  save(STORE, kept);
+}
+/* Another tab has written. */
+function takeOver(e) {
+  if (e.key !== STORE) return;
+  const now = state.now, kept = load(STORE, []), theirs = kept.find(t => t.id === now.id);
+  state.talks = kept.map(t => t === theirs && state.running ? now : t);
+  if (!theirs) state.talks.unshift(now);
+  else if (!state.running && JSON.stringify(theirs) !== JSON.stringify(now)) { state.now = theirs; show(); return; }
+  else state.talks[state.talks.findIndex(t => t.id === now.id)] = now;
+  drawList();
+}
 function newTalk() {
   stop();
   state.now = {id: crypto.getRandomValues(new Uint32Array(2)).join("-"), title: "", messages: []};
-  state.talks.unshift(state.now);
+  state.talks = [state.now, ...state.talks.filter(t => t.messages.length)];
+  openSide(false);
   show();
   $("box").focus();
 }
 function openTalk(talk) {
   stop();
   state.now = talk;
-  $("side").classList.remove("open");
+  openSide(false);
   show();
 }
 function removeTalk(talk) {
+  if (talk.messages.length && !confirm("Delete this conversation?")) return;
   if (state.now === talk) stop();
   state.talks = state.talks.filter(t => t !== talk);
-  keep();
+  save(STORE, load(STORE, []).filter(t => t.id !== talk.id));
   if (state.now === talk) state.talks.length ? openTalk(state.talks[0]) : newTalk();
   else drawList();
 }
@@ -63,6 +84,12 @@ function drawList() {
       make("button", {type: "button", onclick: () => openTalk(t)}, title),
       make("button", {type: "button", "aria-label": "Delete " + title, onclick: () => removeTalk(t)}, "\u00d7"));
   }));
+}
+
+/* The list on a narrow screen. */
+function openSide(is) {
+  $("side").classList.toggle("open", is);
+  $("menu").setAttribute("aria-expanded", String(is));
 }
 
 /* ---- messages ---- */
@@ -83,25 +110,27 @@ function figuresText(f) {
   if (!f) return "";
   const parts = [];
   if (f.prompt !== undefined) parts.push(f.prompt + " prompt tokens" + (f.cached ? ", " + f.cached + " of them from the cache" : ""));
-  if (f.tokens !== undefined) parts.push(f.tokens + " tokens" + (f.rate ? ", " + f.rate.toFixed(1) + " a second" : ""));
+  if (f.tokens !== undefined) parts.push(f.tokens + (f.tokens === 1 ? " token" : " tokens") + (f.rate ? ", " + f.rate.toFixed(1) + " a second" : ""));
   return parts.join(" \u00b7 ");
 }
 
 /* A message's element with update() to redraw what may change while it streams. */
 function drawMessage(message, index) {
   const body = make("div", {class: "body"}), root = make("article", {class: message.role}, make("h2", {}, NAMES[message.role] || message.role));
-  const thought = make("div", {class: "thought"}), fold = make("details", {}, make("summary", {}, "Reasoning"), thought);
+  const thought = make("div", {class: "thought"}), summary = make("summary", {}), fold = make("details", {}, summary, thought);
   const calls = make("div", {}), broken = make("p", {class: "broken"}), figures = make("span", {class: "figures"});
   const tools = make("div", {class: "tools"});
   const button = (text, label, fn) => tools.append(make("button", {type: "button", "aria-label": label, onclick: fn}, text));
   root.append(fold, body, calls, broken, tools);
-  button("Copy", "Copy this message", e => navigator.clipboard.writeText(message.content || "").then(() => { e.target.textContent = "Copied"; }));
+  button("Copy", "Copy this message", e => Markdown.copy(e.target, message.content || ""));
   if (message.role === "user") button("Edit", "Edit this message and answer again", () => edit(root, body, message, index));
   if (message.role === "assistant") button("Regenerate", "Make this answer again", () => regenerate(index));
-  button("Delete", "Delete this message and what follows", () => { stop(); state.now.messages.length = index; keep(); show(); });
+  button("Delete", "Delete this message and what follows", () => { stop(); state.now.messages.length = index; keep(state.now); show(); });
   tools.append(figures);
   root.update = () => {
+    const run = state.running?.message === message ? state.running : null;
     fold.hidden = !message.reasoning;
+    summary.textContent = run && !message.content ? "Reasoning \u2026" : "Reasoning";
     if (message.reasoning) thought.textContent = message.reasoning;
     if (message.role === "assistant") {
       body.classList.add("md");
@@ -112,7 +141,7 @@ function drawMessage(message, index) {
     drawCalls(calls, message);
     broken.hidden = !message.error;
     broken.textContent = message.error || "";
-    figures.textContent = figuresText(message.figures);
+    figures.textContent = run?.note || figuresText(message.figures);
   };
   root.update();
   return root;
@@ -129,7 +158,7 @@ function show() {
 function drawContext() {
   const f = [...state.now.messages].reverse().map(m => m.figures).find(f => f && f.prompt !== undefined);
   const used = f ? f.prompt + (f.tokens || 0) : 0;
-  $("context").textContent = state.context ? used + " / " + state.context + " tokens" : "";
+  $("context").replaceChildren(...(state.context ? [used + " / " + state.context, make("span", {class: "word"}, " tokens")] : []));
 }
 function edit(root, body, message, index) {
   if (root.querySelector("textarea")) return;
@@ -155,7 +184,7 @@ function sendResult(call, text) {
   const waiting = state.now.messages.at(-1).calls.filter(c => c !== call && !c.done);
   call.done = true;
   state.now.messages.push({role: "tool", tool_call_id: call.id, content: text});
-  keep();
+  keep(state.now);
   show();
   if (!waiting.length) answer();
 }
@@ -209,6 +238,7 @@ async function readEvents(response, event) {
 function applyDelta(message, delta, run) {
   if (delta.content || delta.reasoning_content || delta.tool_calls) {
     run.pieces++;
+    run.note = "";
     run.first ??= performance.now();
   }
   if (delta.content) message.content += delta.content;
@@ -230,7 +260,7 @@ function applyEvent(message, data, run) {
     const p = data.prompt_progress;
     f.prompt = p.total;
     f.cached = p.cache;
-    if (p.processed < p.total) announce("Reading the prompt: " + p.processed + " of " + p.total + " tokens");
+    if (p.processed < p.total) announce(run.note = "Reading the prompt: " + p.processed + " of " + p.total + " tokens");
   }
   if (data.usage) {
     f.prompt = data.usage.prompt_tokens;
@@ -247,21 +277,25 @@ async function answer() {
   const talk = state.now, message = {role: "assistant", content: "", figures: {}};
   let body;
   try { body = requestBody(); } catch (e) { problem("Settings: " + e.message); return; }
+  keep(talk);
   talk.messages.push(message);
-  const run = state.running = {abort: new AbortController(), pieces: 0, first: undefined, talk};
+  const run = state.running = {abort: new AbortController(), pieces: 0, first: undefined, talk, message, note: "Waiting \u2026"};
   show();
   busy(true);
   announce("The answer is being made");
   const root = $("talk").lastElementChild;
-  let drawn = true;
-  const draw = () => {
+  let drawn = true, next = 0;
+  const draw = time => {
     if (drawn) return;
+    if (time < next) { requestAnimationFrame(draw); return; }
     drawn = true;
-    if (state.now !== talk) return;
+    if (state.now !== talk || !root.isConnected) return;
+    const from = performance.now();
     const box = $("talk"), follows = box.scrollHeight - box.scrollTop - box.clientHeight < 60;
     root.update();
     drawContext();
     if (follows) box.scrollTop = box.scrollHeight;
+    next = performance.now() + 4 * (performance.now() - from); /* a long answer leaves time for clicks */
   };
   try {
     const response = await fetch("/v1/chat/completions", {method: "POST", headers: headers(), body: JSON.stringify(body), signal: run.abort.signal});
@@ -282,19 +316,19 @@ async function answer() {
       message.error = "Stopped.";
       announce("Stopped");
     } else {
-      message.error = e.message;
-      announce("The answer failed: " + e.message);
+      message.error = e instanceof TypeError ? "The server does not answer, or the connection broke (" + e.message + ")." : e.message;
+      announce("The answer failed: " + message.error);
     }
   }
   if (state.running === run) state.running = null;
   if (!message.content && !message.reasoning && !message.calls && message.error && message.error !== "Stopped.") {
-    talk.messages.splice(talk.messages.indexOf(message), 1); /* nothing came: the question stays, the error is shown above */
-    keep();
-    if (state.now === talk) { show(); problem(message.error); }
+    if (talk.messages.at(-1) === message) talk.messages.pop(); /* nothing came: the question stays, the error is shown above */
+    keep(talk);
+    if (state.now === talk && !state.running) { show(); problem(message.error); }
   } else {
-    keep();
+    keep(talk);
     drawn = false;
-    draw();
+    draw(Infinity);
   }
   drawList();
   busy(state.running !== null);
@@ -303,6 +337,12 @@ function stop() {
   if (state.running) state.running.abort.abort();
   state.running = null;
   busy(false);
+}
+/* The page goes while an answer streams: what is there is kept. */
+function leave() {
+  if (!state.running) return;
+  state.running.message.error = "The page was closed before the answer was finished.";
+  keep(state.running.talk);
 }
 function busy(is) {
   $("stop").hidden = !is;
@@ -379,8 +419,9 @@ async function importTalks() {
       t.messages.every(m => typeof m.role === "string" && typeof m.content === "string");
     if (!Array.isArray(talks) || !talks.every(fine)) throw new Error("it does not hold conversations of this page");
     const known = new Set(state.talks.map(t => t.id));
-    state.talks.push(...talks.filter(t => !known.has(t.id)));
-    keep();
+    const fresh = talks.filter(t => !known.has(t.id));
+    state.talks.push(...fresh);
+    save(STORE, [...load(STORE, []), ...fresh]);
     drawList();
   } catch (e) { problem(file.name + " was not imported: " + e.message); }
 }
@@ -401,6 +442,7 @@ function submit(e) {
   ask({role: "user", content: text});
 }
 function keys(e) {
+  if (e.key === "Escape" && $("side").classList.contains("open")) { openSide(false); $("menu").focus(); return; }
   if (e.key === "Escape" && state.running && !$("settings").open) stop();
   if (e.key.toLowerCase() === "o" && e.ctrlKey && e.shiftKey) { e.preventDefault(); newTalk(); }
 }
@@ -416,6 +458,12 @@ function begin() {
   state.talks = load(STORE, []);
   setTheme(load(THEME, ""));
   state.talks.length ? openTalk(state.talks[0]) : newTalk();
+  $("box").focus();
+  const narrow = matchMedia("(max-width: 760px)"), hint = () => { $("box").placeholder = narrow.matches ? "Message" : HINT; };
+  hint();
+  narrow.addEventListener("change", hint);
+  addEventListener("storage", takeOver);
+  addEventListener("pagehide", leave);
   $("form").addEventListener("submit", submit);
   $("box").addEventListener("keydown", boxKeys);
   $("box").addEventListener("input", fit);
@@ -429,10 +477,12 @@ function begin() {
   $("export").addEventListener("click", exportTalks);
   $("import").addEventListener("click", () => $("import-file").click());
   $("import-file").addEventListener("change", importTalks);
-  $("menu").addEventListener("click", () => {
-    const open = $("side").classList.toggle("open");
-    $("menu").setAttribute("aria-expanded", String(open));
+  $("menu").addEventListener("click", e => {
+    e.stopPropagation();
+    openSide(!$("side").classList.contains("open"));
+    if ($("side").classList.contains("open")) $("new").focus();
   });
+  $("main").addEventListener("click", () => openSide(false));
   describe();
 }
 document.addEventListener("DOMContentLoaded", begin);

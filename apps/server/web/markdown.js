@@ -11,8 +11,9 @@ const Markdown = (() => {
     return e;
   }
 
-  /* Inline: code, links, bold, italic, struck. One pass over the text; what does not close stays as it is. */
-  const INLINE = /(`+)([\s\S]*?[^`])\1(?!`)|\[([^\]\n]*)\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)\)|(\*\*|__)(?=\S)([\s\S]*?\S)\5|(\*|_)(?=\S)([\s\S]*?\S)\7|~~(?=\S)([\s\S]*?\S)~~|\\([\\`*_{}[\]()#+\-.!~|<>])|(https?:\/\/[^\s<>()]+[^\s<>().,;:!?"'])/g;
+  /* Inline: code, links, bold, italic, struck. One pass over the text; what does not close nearby stays as it is. The
+   * lengths are bounded, because the last paragraph is read again whenever it grows: time must not be its square. */
+  const INLINE = /(`+)([\s\S]{0,2000}?[^`])\1(?!`)|\[([^[\]\n]{0,500})\]\(([^()\s]{0,2000}(?:\([^()\s]{0,500}\)[^()\s]{0,500}){0,4})\)|(\*\*|__)(?=\S)([\s\S]{0,600}?\S)\5|(\*|_)(?=\S)([\s\S]{0,600}?\S)\7|~~(?=\S)([\s\S]{0,600}?\S)~~|\\([\\`*_{}[\]()#+\-.!~|<>])|(https?:\/\/[^\s<>()]+[^\s<>().,;:!?"'])/g;
 
   function link(text, target, depth) {
     if (!LINK.test(target)) return [text + " (" + target + ")"];
@@ -88,6 +89,25 @@ const Markdown = (() => {
     return out;
   }
 
+  /* navigator.clipboard is for https and this machine only; a server in the local network is often neither. */
+  async function copyText(button, text) {
+    let done = false;
+    try {
+      await navigator.clipboard.writeText(text);
+      done = true;
+    } catch {
+      const area = element("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      done = document.execCommand("copy");
+      area.remove();
+      button.focus();
+    }
+    button.textContent = done ? "Copied" : "Not copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  }
+
   function code(b) {
     const pre = element("pre"), c = element("code", b.text), copy = element("button", "Copy");
     if (b.lang) {
@@ -96,10 +116,7 @@ const Markdown = (() => {
       pre.append(lang);
     }
     copy.type = "button";
-    copy.addEventListener("click", () => navigator.clipboard.writeText(c.textContent).then(() => {
-      copy.textContent = "Copied";
-      setTimeout(() => { copy.textContent = "Copy"; }, 1500);
-    }));
+    copy.addEventListener("click", () => copyText(copy, c.textContent));
     pre.append(c, copy);
     return pre;
   }
@@ -179,5 +196,5 @@ const Markdown = (() => {
     root.markdownBlocks = now;
   }
 
-  return {render};
+  return {render, copy: copyText};
 })();
