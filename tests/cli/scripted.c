@@ -1,11 +1,11 @@
-/* Puts words into the mouth of the model: linked into a second copy of the program (neap_scripted), whose neap_submit and
- * neap_poll are these. All else is real: the server, its threads, the parsers, the steps of the engine.
+/* Puts words into the mouth of the model: linked into a second copy of the program (neap_scripted), whose neap_submit
+ * and neap_poll are these. All else is real: the server, its threads, the parsers, the steps of the engine.
  *
- * NEAP_TEST_SCRIPTS names a file; line k has the token ids of script k and then "stop" or "length". A request whose seed is
- * k gets the tokens of line k instead of those that were sampled, as far as its max_tokens go; "stop": the model ended
- * there, "length": it would have gone on. The engine's thread makes both calls, so nothing is locked.
+ * NEAP_TEST_SCRIPTS names a file; line k has the token ids of script k and then "stop" or "length". A request whose seed
+ * is k gets the tokens of line k instead of those that were sampled, as far as its max_tokens go; "stop": the model
+ * ended there, "length": it would have gone on. The engine's thread makes both calls, so nothing is locked.
  *
- * Used by tests/cli/serve_cases.py and tool_score.py. Owns the scripts for ever. */
+ * Used by tests/cli/script_shared.py. Owns the scripts for ever. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
