@@ -88,6 +88,8 @@ void neap_segments_free(neap_segments *s);
 NEAP_MUST_CHECK neap_status neap_chat_render_xtml(neap_segments *out, neap_chat_request *r,
                                                   const neap_chat_texts *texts);
 NEAP_MUST_CHECK neap_status neap_chat_render_markers(neap_segments *out, neap_chat_request *r);
+/* In the markers' format: the number of the next call of the conversation. */
+int64_t neap_chat_next_number(const neap_chat_request *r);
 
 /* The call of an assistant message (NULL: none) that has this id: its place there, the first of equal ones, or -1. */
 int64_t neap_chat_find_call(const neap_chat_request *r, const neap_chat_message *assistant, neap_chat_string id);

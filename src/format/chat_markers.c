@@ -58,6 +58,15 @@ static int64_t native_number(const neap_chat_call *call) {
     return value;
 }
 
+int64_t neap_chat_next_number(const neap_chat_request *r) {
+    int64_t number = 0;
+    for (size_t i = 0; i < r->n_calls; i++) {
+        int64_t native = native_number(&r->calls[i]);
+        number = (native > number ? native : number) + 1;
+    }
+    return number;
+}
+
 /* The ids of all calls, in order. */
 static neap_status assign_ids(writer *w) {
     int64_t number = 0;

@@ -12,6 +12,8 @@
  *
  * Public calls of neap.h are here. A grammar owns its arena and borrows the tokenizer.
  * Source: tokenizer and chat notes, sections 4 and 5. */
+#include <stdio.h>
+
 #include "format/chat.h"
 #include "format/grammar_inner.h"
 
@@ -21,7 +23,8 @@ enum {
     DEPTH_MAX = 64,
     MILLISECONDS = 200,
     TOOLS_MAX = 1024,
-    PARSE_MAX = 32 << 20
+    PARSE_MAX = 32 << 20,
+    CALLS_MAX = 64 /* of one answer */
 };
 
 void neap_grammar_limits_init(neap_grammar_limits *l) {
@@ -46,6 +49,7 @@ typedef struct plan {
     uint32_t n_tools;
     bool parallel, must_call;
     bool constrained;
+    uint32_t digits, calls; /* the rule of a call's number, the loop that counts them */
 } plan;
 
 static uint32_t function_of(const neap_jtree *tree, uint32_t node) {
@@ -155,19 +159,38 @@ static neap_status content(plan *p, uint32_t *at) {
     return neap_gbuild_call(p->b, at, rule);
 }
 
-/* The number of a call: 1 to 9999, or from 0. */
-static neap_status call_number(plan *p, uint32_t *at, bool from_zero) {
-    uint32_t digit, end;
-    NEAP_TRY(neap_gbuild_state(p->b, &end));
-    for (int i = 0; i < 4; i++) {
-        NEAP_TRY(neap_gbuild_state(p->b, &digit));
-        uint8_t lo = i == 0 ? '1' : '0';
-        NEAP_TRY(neap_gbuild_edge(p->b, *at, (neap_gedge){NEAP_GE_BYTE, lo, '9', 0, digit, 0}));
-        if (i == 0 && from_zero) NEAP_TRY(neap_gbuild_edge(p->b, *at, (neap_gedge){NEAP_GE_BYTE, '0', '0', 0, end, 0}));
-        NEAP_TRY(neap_gbuild_empty(p->b, digit, end));
-        *at = digit;
+/* Calls are numbered in order: a rule that is entered with how many there were spells the next one's number. */
+static neap_status number_rule(plan *p, int64_t first) {
+    NEAP_TRY(neap_gbuild_loop(p->b, (neap_gloop){.max = CALLS_MAX}, &p->calls));
+    NEAP_TRY(neap_gbuild_state(p->b, &p->digits));
+    for (uint8_t i = 0; i < CALLS_MAX; i++) {
+        char digits[24];
+        uint32_t at;
+        NEAP_TRY(neap_gbuild_state(p->b, &at));
+        NEAP_TRY(neap_gbuild_edge(p->b, p->digits, (neap_gedge){NEAP_GE_EMPTY, i, i, NEAP_GE_IS, at, 0}));
+        snprintf(digits, sizeof digits, "%lld", (long long)(first + i));
+        NEAP_TRY(text(p, &at, digits));
+        NEAP_TRY(neap_gbuild_empty(p->b, at, NEAP_GSTATE_END));
     }
-    *at = end;
+    return NEAP_OK;
+}
+
+static neap_status call_number(plan *p, uint32_t *at) {
+    uint32_t to;
+    NEAP_TRY(neap_gbuild_state(p->b, &to));
+    NEAP_TRY(neap_gbuild_edge(p->b, *at, (neap_gedge){NEAP_GE_CALL, 0, 0, NEAP_GE_KEEP, to, p->digits}));
+    *at = to;
+    return NEAP_OK;
+}
+
+/* Behind a call: another one from `begin` on, or what follows at *at. */
+static neap_status next_call(plan *p, uint32_t *at, uint32_t begin) {
+    uint32_t to;
+    if (!p->parallel) return NEAP_OK;
+    NEAP_TRY(neap_gbuild_state(p->b, &to));
+    NEAP_TRY(neap_gbuild_edge(p->b, *at, (neap_gedge){NEAP_GE_EMPTY, 0, 0, NEAP_GE_INC, to, p->calls}));
+    NEAP_TRY(neap_gbuild_edge(p->b, to, (neap_gedge){NEAP_GE_EMPTY, 0, 0, NEAP_GE_MORE, begin, p->calls}));
+    *at = to;
     return NEAP_OK;
 }
 
@@ -186,10 +209,7 @@ static neap_status xtml_call(plan *p, neap_gtags g, const tool *x, uint32_t from
         NEAP_TRY(text(p, &at, c == '&' ? "&amp;" : c == '"' ? "&quot;" : one));
     }
     NEAP_TRY(text(p, &at, "\" index=\""));
-    if (p->parallel)
-        NEAP_TRY(call_number(p, &at, false));
-    else
-        NEAP_TRY(text(p, &at, "1"));
+    NEAP_TRY(call_number(p, &at));
     NEAP_TRY(text(p, &at, "\""));
     NEAP_TRY(neap_gbuild_token(p->b, &at, g.sep));
     NEAP_TRY(neap_gschema_root(p->schemas, parameters));
@@ -201,6 +221,7 @@ static neap_status xtml_call(plan *p, neap_gtags g, const tool *x, uint32_t from
 /* From behind the response on; *at becomes the place behind the tools. */
 static neap_status xtml_tools(plan *p, neap_gtags g, uint32_t *at) {
     uint32_t call, name, named;
+    NEAP_TRY(number_rule(p, 1));
     NEAP_TRY(xtml_tag(p, at, g.open, g.sep, "tools"));
     NEAP_TRY(neap_gbuild_state(p->b, &call));
     NEAP_TRY(neap_gbuild_empty(p->b, *at, call));
@@ -210,7 +231,7 @@ static neap_status xtml_tools(plan *p, neap_gtags g, uint32_t *at) {
     NEAP_TRY(neap_gbuild_state(p->b, &named));
     for (uint32_t i = 0; i < p->n_tools; i++) NEAP_TRY(xtml_call(p, g, &p->tools[i], name, named));
     NEAP_TRY(xtml_tag(p, &named, g.close, g.sep, "call"));
-    if (p->parallel) NEAP_TRY(neap_gbuild_empty(p->b, named, call));
+    NEAP_TRY(next_call(p, &named, call));
     NEAP_TRY(xtml_tag(p, &named, g.close, g.sep, "tools"));
     *at = named;
     return NEAP_OK;
@@ -259,6 +280,7 @@ static neap_status markers_tools(plan *p, uint32_t *at) {
     NEAP_TRY(control(p, "<|tool_call_begin|>", &call));
     NEAP_TRY(control(p, "<|tool_call_argument_begin|>", &arguments));
     NEAP_TRY(control(p, "<|tool_call_end|>", &call_end));
+    NEAP_TRY(number_rule(p, neap_chat_next_number(p->r)));
     NEAP_TRY(neap_gbuild_token(p->b, at, section));
     NEAP_TRY(neap_gbuild_state(p->b, &begin));
     NEAP_TRY(neap_gbuild_empty(p->b, *at, begin));
@@ -271,7 +293,7 @@ static neap_status markers_tools(plan *p, uint32_t *at) {
         uint32_t one = name, parameters = parameters_of(p, x);
         NEAP_TRY(neap_gbuild_text(p->b, &one, x->name.p, x->name.n));
         NEAP_TRY(text(p, &one, ":"));
-        NEAP_TRY(call_number(p, &one, true));
+        NEAP_TRY(call_number(p, &one));
         NEAP_TRY(neap_gbuild_token(p->b, &one, arguments));
         NEAP_TRY(neap_gschema_root(p->schemas, parameters));
         NEAP_TRY(neap_gschema_value(p->schemas, parameters, true, &rule));
@@ -279,7 +301,7 @@ static neap_status markers_tools(plan *p, uint32_t *at) {
         NEAP_TRY(neap_gbuild_empty(p->b, one, named));
     }
     NEAP_TRY(neap_gbuild_token(p->b, &named, call_end));
-    if (p->parallel) NEAP_TRY(neap_gbuild_empty(p->b, named, begin));
+    NEAP_TRY(next_call(p, &named, begin));
     NEAP_TRY(neap_gbuild_token(p->b, &named, section_end));
     *at = named;
     return NEAP_OK;

@@ -592,6 +592,28 @@ static void seen_free(seen *s) {
     *s = (seen){0};
 }
 
+/* Calls are numbered in order, from `number` on. Free text of random tokens does not happen to look like a call. */
+static void check_numbers(const neap_text *text, bool is_xtml, int number) {
+    static const char *const names[] = {"get_weather", "other"};
+    const char *p = text->p, *end = text->p + text->n;
+    for (int n_calls = 0;; n_calls++, number++) {
+        const char *found = NULL;
+        char wanted[96] = "";
+        for (int i = 0; i < 2; i++) {
+            char head[64];
+            snprintf(head, sizeof head, is_xtml ? "call tool=\"%s\" index=\"" : "functions.%s:", names[i]);
+            const char *hit = p ? memmem(p, (size_t)(end - p), head, strlen(head)) : NULL;
+            if (hit == NULL || (found && hit > found)) continue;
+            found = hit;
+            snprintf(wanted, sizeof wanted, "%s%d%s", head, number, is_xtml ? "\"" : "{");
+        }
+        if (found == NULL) return;
+        if (n_calls == 64) fail_msg("more than 64 calls");
+        if (strncmp(found, wanted, strlen(wanted)) != 0) fail_msg("%.40s, but wanted is %s", found, wanted);
+        p = found + 1;
+    }
+}
+
 /* The arguments of get_weather satisfy its schema, read by hand. */
 static void check_weather(json_t *a) {
     json_t *city = json_object_get(a, "city"), *n = json_object_get(a, "n"), *unit = json_object_get(a, "unit"),
@@ -613,6 +635,7 @@ static void chat_case(const neap_tokenizer *t, const char *json, int32_t least, 
                       bool weather) {
     static grammar_walk w;
     static seen got;
+    int number = t != markers ? 1 : strstr(json, "functions.other:11") ? 12 : 0;
     neap_grammar *g = make(t, json);
     assert_non_null(g);
     int ended = 0, rounds = 25;
@@ -628,6 +651,7 @@ static void chat_case(const neap_tokenizer *t, const char *json, int32_t least, 
         ended++;
         read_answer(t, json, &w, &got);
         assert_true(got.ended);
+        check_numbers(&w.text, t == xtml || t == valley, number);
         if (got.n_calls < least || got.n_calls > most) fail_msg("%s: %d calls", json, got.n_calls);
         if (content == 1 && (got.content.n > 0 || got.n_calls == 0)) {
             json_t *v = parse(&got.content, json, 0);
@@ -649,6 +673,11 @@ static void chat_case(const neap_tokenizer *t, const char *json, int32_t least, 
     neap_grammar_destroy(g);
 }
 
+#define BUSY                                                                                                           \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":"    \
+    "[{\"type\":\"function\",\"id\":\"functions.other:11\",\"function\":{\"name\":\"other\",\"arguments\":\"{}\"}}]}," \
+    "{\"role\":\"tool\",\"tool_call_id\":\"functions.other:11\",\"content\":\"y\"}]"
+
 static void test_chat(void **state) {
     (void)state;
     const neap_tokenizer *const all[] = {xtml, markers, valley};
@@ -664,6 +693,8 @@ static void test_chat(void **state) {
             snprintf(json, sizeof json, "%s%s%s%s}", USER, thinking[q], object, tools);
             chat_case(all[k], json, 0, 99, 1, false);
             snprintf(json, sizeof json, "%s%s%s,\"tool_choice\":\"required\"}", USER, thinking[q], tools);
+            chat_case(all[k], json, 1, 99, 0, true);
+            snprintf(json, sizeof json, "%s%s%s,\"tool_choice\":\"required\"}", BUSY, thinking[q], tools);
             chat_case(all[k], json, 1, 99, 0, true);
             snprintf(json, sizeof json, "%s%s%s%s,\"tool_choice\":\"required\",\"parallel_tool_calls\":false}", USER,
                      thinking[q], object, tools);
