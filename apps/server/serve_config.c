@@ -353,7 +353,8 @@ void neap_serve_engine_options(const neap_serve_config *c, const neap_model *m, 
         int32_t most = neap_model_describe(m, &info) == NEAP_OK ? info.context_max : 0;
         e->context_max = most > 0 && most < USUAL ? most : USUAL;
     }
-    neap_serve_limits limits = c->limits;
+    /* On the engine's thread: a reload may write the others meanwhile. */
+    neap_serve_limits limits = {.queue_requests = c->limits.queue_requests, .queue_tokens = c->limits.queue_tokens};
     neap_serve_limits_resolve(&limits, e->context_max);
     e->queue_max = (int32_t)limits.queue_requests;
     e->queue_tokens_max = (uint64_t)limits.queue_tokens;
