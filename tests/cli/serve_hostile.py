@@ -364,8 +364,17 @@ def first_status(answer):
     return int(rows[1]) if len(rows) > 1 and rows[1].isdigit() else 0
 
 
+def is_kept(answer):
+    """A whole answer, and the connection stays open."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if head.startswith(b"HTTP/1.1 100"):
+        return is_kept(body)
+    lines = dict(x.lower().split(b": ", 1) for x in head.split(b"\r\n")[1:] if b": " in x)
+    return lines.get(b"connection") == b"keep-alive" and len(body) >= int(lines.get(b"content-length", 0))
+
+
 def send_raw(s, data):
-    """What comes back until the server closes, or until an answer is there and nothing more comes for a while."""
+    """What comes back until the server closes, or until there is an answer after which it does not."""
     got = b""
     with s.socket(QUICK) as sock:
         sender = threading.Thread(target=lambda: try_send(sock, data), daemon=True)
@@ -373,7 +382,7 @@ def send_raw(s, data):
         try:
             while piece := sock.recv(65536):
                 got += piece
-                if b"\r\n\r\n" in got and first_status(got) in (200, 204, 404, 405) or got.startswith(b"HTTP/1.1 415"):
+                if is_kept(got):
                     break
         except OSError:
             pass
