@@ -107,9 +107,24 @@ def traffic(server, seconds, fixed, expected, seed):
     return sum(c.n for c in clients), sum(c.n_left for c in clients)
 
 
+def fill(server):
+    """The caches' memory is claimed at the start, but the kernel gives pages when they are first written: that is no growth."""
+    def some(seed):
+        r = random.Random(seed)
+        for _ in range(6):
+            server.post("/v1/completions", {"prompt": [r.randrange(300, 1500) for _ in range(640)], "max_tokens": 1})
+
+    threads = [threading.Thread(target=some, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+
+
 def main():
     fixed = fixed_requests()
-    with Server(VALLEY, "-np", 8, "-c", 2048, "--max-queued-requests", 256) as s:
+    with Server(VALLEY, "-np", 8, "-c", 2048, "--max-queued-requests", 256, "--cache-ram", "1M") as s:
+        fill(s)
         expected = [plain(whole(s.post(CHAT, body).json)) for body in fixed]
         traffic(s, max(3, SECONDS / 6), fixed, expected, 1000)
         check(s.idle(20), "idle after the warm-up")
