@@ -240,6 +240,53 @@ static const char *closest_option(const char *name, int32_t command) {
     return best;
 }
 
+/* What people know from other servers and need not say here. NULL: nothing is known of this name. */
+static const char *elsewhere(const char *name) {
+    static const char gpu[] = "neap computes on CPUs, leave it out", built_in[] = "that is built in, leave it out";
+    static const char parts[] = "one process has the whole model, leave it out",
+                      disk[] = "models are directories on disk: MODEL";
+    static const char memory[] = "weights are read into memory, leave it out",
+                      slots[] = "/metrics and /props tell that";
+    static const struct {
+        const char *name, *text;
+    } known[] = {{"-ngl", gpu},
+                 {"--gpu-layers", gpu},
+                 {"--n-gpu-layers", gpu},
+                 {"--gpu-memory-utilization", gpu},
+                 {"--device", gpu},
+                 {"-sm", gpu},
+                 {"-fa", built_in},
+                 {"--flash-attn", built_in},
+                 {"--jinja", built_in},
+                 {"--chat-template", built_in},
+                 {"--reasoning-format", built_in},
+                 {"--reasoning-parser", built_in},
+                 {"--tool-call-parser", built_in},
+                 {"--enable-auto-tool-choice", built_in},
+                 {"--trust-remote-code", "nothing in a model is executed, leave it out"},
+                 {"-cb", built_in},
+                 {"--cont-batching", built_in},
+                 {"--cache-reuse", "--cache-prompt does that and is on, leave it out"},
+                 {"-ctk", "--cache-type is for keys and values together"},
+                 {"-ctv", "--cache-type is for keys and values together"},
+                 {"--cache-type-k", "--cache-type is for keys and values together"},
+                 {"--cache-type-v", "--cache-type is for keys and values together"},
+                 {"--tensor-parallel-size", parts},
+                 {"--pipeline-parallel-size", parts},
+                 {"--mlock", memory},
+                 {"--no-mmap", memory},
+                 {"-ub", "-b is for both"},
+                 {"--ubatch-size", "-b is for both"},
+                 {"--no-webui", "did you mean --no-page?"},
+                 {"--slots", slots},
+                 {"-hf", disk},
+                 {"--hf-repo", disk}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(name, known[i].name) == 0) return known[i].text;
+    }
+    return NULL;
+}
+
 static int find_command(const char *name) {
     for (int i = 0; i < NEAP_CLI_COMMANDS; i++) {
         if (strcmp(name, neap_cli_command_table[i].name) == 0) return i;
@@ -306,8 +353,10 @@ static int wrong_option(const neap_cli_option *option, const char *name, int32_t
         neap_cli_text_free(&list);
         return NEAP_EXIT_USAGE;
     }
-    const char *best = closest_option(name, command);
-    if (best != NULL)
+    const char *best = closest_option(name, command), *known = elsewhere(name);
+    if (known != NULL)
+        neap_cli_error("unknown option \"%s\": %s", name, known);
+    else if (best != NULL)
         neap_cli_error("unknown option \"%s\", did you mean %s?", name, best);
     else
         neap_cli_error("unknown option \"%s\" (neap %s --help lists the options)", name, us);

@@ -100,6 +100,28 @@ static int is_ready(neap_server *s, neap_http_exchange *x) {
     return 0;
 }
 
+/* Most paths that are wrong are right but for the base address that the client was given. */
+static void refuse_path(neap_server *s, neap_http_exchange *x) {
+    neap_serve_problem p;
+    char with[128];
+    const char *path = neap_http_path(x);
+    snprintf(with, sizeof with, "/v1%.120s", path);
+    if (find_route(with) != NULL)
+        neap_serve_problem_set(&p, NEAP_ERROR_NO_ROUTE, "",
+                               "there is nothing at this path, did you mean %s? "
+                               "The base URL of OpenAI clients ends in /v1",
+                               with);
+    else if (strncmp(path, "/v1/v1/", 7) == 0 && find_route(path + 3) != NULL)
+        neap_serve_problem_set(&p, NEAP_ERROR_NO_ROUTE, "",
+                               "there is nothing at this path, did you mean %s? "
+                               "The base URL of this client goes without /v1",
+                               path + 3);
+    else
+        neap_serve_problem_set(&p, NEAP_ERROR_NO_ROUTE, "",
+                               "there is nothing at this path; /openapi.json lists them all");
+    neap_serve_fail(s, x, &p, is_anthropic(x));
+}
+
 void neap_serve_head(void *server, neap_http_exchange *x) {
     neap_server *s = server;
     neap_serve_client client = {0};
@@ -107,7 +129,7 @@ void neap_serve_head(void *server, neap_http_exchange *x) {
     neap_http_method method = neap_http_method_of(x);
     if (!neap_serve_guard(s, x, route != NULL && route->is_public, route != NULL && route->is_admin, &client)) return;
     if (route == NULL) {
-        refuse(s, x, NEAP_ERROR_NO_ROUTE, "there is nothing at this path");
+        refuse_path(s, x);
     } else if ((route->methods & (uint32_t)method) == 0) {
         refuse_method(s, x, route->methods);
     } else if (method == NEAP_HTTP_POST && !is_json(x)) {

@@ -184,6 +184,8 @@ def errors(server):
     a = server.get(CHAT)
     check(a.status == 405 and a.headers["allow"] == "POST", a, a.headers)
     check(server.get("/v1/nothing").status == 404)
+    for path, hint in (("/chat/completions", "/v1/chat/completions"), ("/v1/v1/messages", "/v1/messages"), ("/slots", "/openapi.json")):
+        check(hint in server.get(path).json["error"]["message"], path, server.get(path))
 
 
 def together(server):

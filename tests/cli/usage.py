@@ -25,6 +25,8 @@ for args, text in (
         (["run", model, "-p", "a", "--tmep", "1"], "did you mean --temp?"),
         (["run", model, "-p", "a", "-npp", "2"], "unknown option"),
         (["info", model, "-nq", "2"], "did you mean -np?"),
+        (["serve", model, "-ngl", "99"], "computes on CPUs"),
+        (["serve", model, "--cache-type-k", "q8_0"], "--cache-type is for keys and values"),
         (["run", model, "-p", "a", "--ids"], "belongs to: tokenize"),
         (["--ids", "run"], "comes after the command"),
         (["run", model, "-p"], "needs a value"),
