@@ -1,8 +1,8 @@
 /* Puts words into the mouth of the model: linked into a second copy of the program (neap_scripted), whose neap_submit
  * and neap_poll are these. All else is real: the server, its threads, the parsers, the steps of the engine.
  *
- * NEAP_TEST_SCRIPTS names a file; line k has the token ids of script k and then "stop" or "length". A request whose seed
- * is k gets the tokens of line k instead of those that were sampled, as far as its max_tokens go; "stop": the model
+ * NEAP_TEST_SCRIPTS names a file; line k has the token ids of script k and then "stop" or "length". A request with the
+ * seed k gets the tokens of line k instead of those that were sampled, as far as its max_tokens go; "stop": the model
  * ended there, "length": it would have gone on. The engine's thread makes both calls, so nothing is locked.
  *
  * Used by tests/cli/script_shared.py. Owns the scripts for ever. */

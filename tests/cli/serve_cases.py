@@ -8,6 +8,7 @@ import math
 import os
 import random
 import re
+import shutil
 import threading
 import time
 
@@ -191,7 +192,9 @@ def no_paths():
             for a in (s.post(path, {"filename": "../../x"}), s.get(path)):
                 check(a.status in (400, 404, 405), path, a)
     names = [os.path.join(top, f) for top, _, files in os.walk(folder) for f in files]
-    check(names and all(os.path.dirname(x) == folder and re.fullmatch(r"(salt|[0-9a-f]{8,64}(-[0-9a-f]+)*)\.[a-z]+", os.path.basename(x))
+    disk = shutil.disk_usage(scratch())
+    check(names or disk.free < disk.total / 10, "nothing was kept")
+    check(all(os.path.dirname(x) == folder and re.fullmatch(r"(salt|[0-9a-f]{8,64}(-[0-9a-f]+)*)\.[a-z]+", os.path.basename(x))
                         for x in names), names)
     check(not os.path.exists("/tmp/neap-escape") and not os.path.exists(os.path.join(scratch(), "f")))
 
