@@ -369,8 +369,11 @@ static void prepare(void *user) {
     if (!failed) failed = check_prompts(a, now.context_max, &a->problem);
     if (!failed) failed = make_choices(a, &a->problem);
     a->has_problem = failed != 0;
+    /* a request may wait long, so it keeps nothing that it only needed until now: a body may be large */
     free(a->body);
     a->body = NULL;
+    json_decref(a->params.root);
+    a->params.root = a->params.prompt = NULL;
 }
 
 /* Loop thread. */

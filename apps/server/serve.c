@@ -9,6 +9,7 @@
  * Signals are blocked until the loop handles them, and in all other threads for good. Called by main.c. Owns the
  * server's struct and everything in it. */
 #include <event2/event.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -162,6 +163,16 @@ static void no_core(void) {
     (void)setrlimit(RLIMIT_CORE, &none);
 }
 
+/* Large blocks, of which bodies are made, go back to the system when they are freed. Without this glibc learns from the
+ * first large body to keep the next ones. */
+static void give_back(void) {
+#ifdef __GLIBC__
+    enum { LARGE = 256 << 10 };
+    (void)mallopt(M_MMAP_THRESHOLD, LARGE);
+    (void)mallopt(M_TRIM_THRESHOLD, 4 * LARGE);
+#endif
+}
+
 /* Headers alone: a bad model is refused before anything listens, and the limits that follow from it get numbers. */
 static int describe(serving *v) {
     neap_serve_config *c = &v->server.config;
@@ -279,6 +290,7 @@ int neap_cli_serve(const neap_cli_options *o) {
     if (o->serve.check != NULL) return neap_serve_check(o->serve.check);
     serving v = {0};
     no_core();
+    give_back();
     block_signals(SIG_BLOCK);
     int code = neap_serve_config_fill(&v.server.config, o);
     if (code == NEAP_EXIT_OK) {
