@@ -56,12 +56,16 @@ function(neap_tests kind)
 endfunction()
 
 # unit
-neap_tests(unit attend caches chat chat_parse checkpoint codec colour config cores igemm index json kda_chunk kernel_cases load
-    layout matrix packed pages plan prefix prefix_disk quantize moe_split residual sampler store team text tokenizer tuning units weights work)
-neap_tests(golden admission alloc cases cases_more cases_prefix cases_quant equal greedy long plan_modes poison prefix_bits serving tunings)
+neap_tests(unit attend caches chat chat_parse checkpoint codec colour config cores igemm index json kda_chunk
+    kernel_cases load
+    layout matrix packed pages plan prefix prefix_disk quantize moe_split residual sampler store team text tokenizer
+    tuning units weights work)
+neap_tests(golden admission alloc cases cases_more cases_prefix cases_quant equal greedy long plan_modes poison
+    prefix_bits serving tunings)
 neap_unit_test(schedule tests/unit/fake_forward.c)
 # Minutes in a slow build on a busy machine. No PROCESSORS: two teams share two cores well, see runtime/team.c.
-set_tests_properties(golden.admission golden.alloc golden.equal golden.long golden.plan_modes golden.poison golden.prefix_bits golden.serving golden.tunings
+set_tests_properties(golden.admission golden.alloc golden.equal golden.long golden.plan_modes golden.poison
+    golden.prefix_bits golden.serving golden.tunings
     PROPERTIES TIMEOUT 1200)
 neap_unit_test(sha256 apps/server/sha256.c)
 neap_unit_test(engine tests/unit/fake_forward.c)
@@ -102,9 +106,13 @@ target_link_options(neap_scripted PRIVATE -pie -Wl,--wrap=neap_submit -Wl,--wrap
 # scripts that run the program
 neap_script_test(golden.verify tests/golden/run_all.py)
 foreach(script accuracy_sample act_types bench bench_formats bundled_model cache_command cache_types chat_oracle
-        chat_session compile_cache doctor eval_retrieval floors grammar_oracle http_oracle http_raw info_plan load_memory
-        malformed package perplexity plan_modes quantize run_streams serve_cancel serve_cases serve_chat serve_config serve_drain serve_guard serve_hostile serve_landing serve_metrics
-        serve_messages serve_openai serve_openapi serve_page serve_params serve_prefix serve_scripts serve_slow serve_soak serve_speed serve_stall serve_streams signals_terminal tokenize_text tokenizer_oracle tool_score tune usage verify_golden)
+        chat_session compile_cache doctor eval_retrieval floors grammar_oracle http_oracle http_raw info_plan
+        load_memory
+        malformed package perplexity plan_modes quantize run_streams serve_cancel serve_cases serve_chat serve_config
+        serve_drain serve_guard serve_hostile serve_landing serve_metrics
+        serve_messages serve_openai serve_openapi serve_page serve_params serve_prefix serve_scripts serve_slow
+        serve_soak serve_speed serve_stall serve_streams signals_terminal tokenize_text tokenizer_oracle tool_score
+        tune usage verify_golden)
     neap_script_test(cli.${script} tests/cli/${script}.py)
 endforeach()
 # house rules

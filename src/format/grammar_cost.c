@@ -1,10 +1,10 @@
 /* What an answer still needs: for each state of an automaton the fewest bytes and control tokens to its rule's end.
  *
  * Every byte is a token of its own, so whoever has that many tokens left can finish. Where the structure leaves no
- * choice for some bytes, the vocabulary's tokens that spell them are tried as well: names, tags and keys take few. Two numbers are kept. The least
- * one may lead through more arrays and objects than an answer near its greatest depth may open; its height is kept with
- * it. The other follows only ways of the least height, and is always possible. Items or characters that a count still
- * asks for are not in the number but come on top, because they depend on the count.
+ * choice for some bytes, the vocabulary's tokens that spell them are tried as well: names, tags and keys take few. Two
+ * numbers are kept. The least one may lead through more arrays and objects than an answer near its greatest depth may
+ * open; its height is kept with it. The other follows only ways of the least height, and is always possible. Items or
+ * characters that a count still asks for are not in the number but come on top, because they depend on the count.
  *
  * All numbers begin as "never" and fall until nothing changes. They end at UINT32_MAX, which is more than any answer
  * may have. Called by grammar_build.c at the end of a compilation; neap_gcost_at by grammar_state.c. */

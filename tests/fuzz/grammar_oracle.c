@@ -1,7 +1,8 @@
 /* Answers questions of cli/grammar_oracle.py about schemas, on standard input and output.
  *
  *   grammar_oracle MODEL_DIRECTORY
- *   question: 'W' (walk), 'L' (walk that the grammar must bring to its end by itself) or 'C' (check), a 32-bit little-endian number, length and that many bytes: a schema; then
+ *   question: 'W' (walk), 'L' (walk that the grammar must bring to its end by itself) or 'C' (check), a 32-bit
+ *   little-endian number, length and that many bytes: a schema; then
  *   W, L: the number of random answers wanted; C: that many texts follow, each with its length
  *   answer: "R reason" for a schema that is refused; else W, L: lines "A text" or "L" (found no end), C: lines "1" or
  *   "0" */
