@@ -3,6 +3,7 @@
 #include "unit/chat_data.h"
 
 #include <jansson.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -844,6 +845,7 @@ static void test_landing(void **state) {
                 neap_grammar_limits l;
                 neap_grammar_limits_init(&l);
                 l.depth_max = depth;
+                l.milliseconds = 20000; /* sanitizers are slow */
                 snprintf(json, sizeof json, "{\"schema\":%s}", more[i]);
                 ok(neap_grammar_create(&g, both[k], json, strlen(json), &l));
                 int one = land_all(both[k], g, more[i], 7, true);
@@ -1044,6 +1046,73 @@ static void test_large(void **state) {
     neap_tokenizer_close(t);
 }
 
+/* ------------------------------------------------------------- threads ----------------------- */
+
+typedef struct worker {
+    pthread_t thread;
+    const neap_tokenizer *t;
+    pthread_barrier_t *start;
+    const neap_vocab_trie *trie;
+    int32_t sum; /* of the tokens that it chose */
+    bool is_good;
+} worker;
+
+/* No assertions of cmocka here: they belong to the first thread. */
+static void *work(void *user) {
+    static const char json[] = "{\"schema\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\"}}}";
+    worker *w = user;
+    neap_grammar *g = NULL;
+    neap_arena *own = NULL;
+    neap_grammar_state *s = NULL;
+    uint32_t *words = NULL;
+    pthread_barrier_wait(w->start);
+    w->is_good = neap_grammar_create(&g, w->t, json, sizeof json - 1, NULL) == NEAP_OK &&
+                 neap_arena_create(&own, "answer") == NEAP_OK && neap_grammar_begin(&s, g, own) == NEAP_OK &&
+                 (words = calloc(g->n_words, 4)) != NULL;
+    for (int32_t i = 0; i < 60 && w->is_good && !neap_grammar_must_end(s); i++) {
+        int32_t token = 0;
+        neap_grammar_mask(s, words, 60 - i);
+        for (int32_t k = 0, at = i * 131; k < neap_tokenizer_vocab(w->t); k++) /* the first that is allowed from here */
+            if (walk_has(words, (at + k) % neap_tokenizer_vocab(w->t))) {
+                token = (at + k) % neap_tokenizer_vocab(w->t);
+                break;
+            }
+        w->sum += token;
+        w->is_good = neap_grammar_accept(s, token) == NEAP_OK;
+    }
+    w->is_good = w->is_good && neap_grammar_may_end(s);
+    if (g != NULL) w->trie = g->vocab;
+    free(words);
+    if (own != NULL) neap_arena_destroy(own);
+    neap_grammar_destroy(g);
+    return NULL;
+}
+
+/* The first grammars of a tokenizer at the same time: one trie, the same answers. */
+static void test_threads(void **state) {
+    (void)state;
+    enum { WORKERS = 4 };
+    for (int round = 0; round < 3; round++) {
+        worker w[WORKERS] = {{0}};
+        pthread_barrier_t start;
+        neap_tokenizer *t = NULL;
+        ok(neap_tokenizer_open(&t, NEAP_TEST_DATA "/../../models/valley"));
+        assert_int_equal(pthread_barrier_init(&start, NULL, WORKERS), 0);
+        for (int i = 0; i < WORKERS; i++) {
+            w[i].t = t;
+            w[i].start = &start;
+            assert_int_equal(pthread_create(&w[i].thread, NULL, work, &w[i]), 0);
+        }
+        for (int i = 0; i < WORKERS; i++) assert_int_equal(pthread_join(w[i].thread, NULL), 0);
+        pthread_barrier_destroy(&start);
+        for (int i = 0; i < WORKERS; i++) {
+            assert_true(w[i].is_good && w[i].trie != NULL && w[i].trie == w[0].trie);
+            assert_int_equal(w[i].sum, w[0].sum);
+        }
+        neap_tokenizer_close(t);
+    }
+}
+
 static int setup(void **state) {
     (void)state;
     xtml = golden_tokenizer(XTML);
@@ -1063,10 +1132,11 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts), cmocka_unit_test(test_depth),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_bombs), cmocka_unit_test(test_random),   cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_chat),  cmocka_unit_test(test_requests), cmocka_unit_test(test_free_text),
-        cmocka_unit_test(test_large), cmocka_unit_test(test_landing),  cmocka_unit_test(test_chat_landing),
+        cmocka_unit_test(test_texts),        cmocka_unit_test(test_depth),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_bombs),        cmocka_unit_test(test_random),   cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_chat),         cmocka_unit_test(test_requests), cmocka_unit_test(test_free_text),
+        cmocka_unit_test(test_large),        cmocka_unit_test(test_threads),  cmocka_unit_test(test_landing),
+        cmocka_unit_test(test_chat_landing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
