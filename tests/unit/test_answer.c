@@ -317,6 +317,37 @@ static void test_grammar(void **state) {
     neap_grammar_destroy(g);
 }
 
+/* An endless array and few tokens: it is closed in time, and the answer says that it was cut. */
+static void test_grammar_lands(void **state) {
+    (void)state;
+    static const char json[] = "{\"schema\":{\"type\":\"array\",\"items\":{\"enum\":[1,22,333]}}}";
+    static said s;
+    int n_cut = 0;
+    neap_grammar *g = NULL;
+    assert_int_equal(neap_grammar_create(&g, tokenizer, json, sizeof json - 1, NULL), NEAP_OK);
+    for (uint64_t seed = 0; seed < 24; seed++) {
+        const int32_t all[2] = {prompt[0], 70 + (int32_t)seed};
+        const int32_t most = 2 + (int32_t)seed % 12;
+        neap_engine *e = open_engine(&model, 1, CTX, 16);
+        neap_request r = request_of(all, 2, most, &s);
+        r.grammar = g;
+        r.sampling.seed = seed;
+        r.sampling.temperature = 1.0f;
+        neap_seq *seq = submit(e, &r);
+        run_all(e);
+        assert_true(s.n_tokens <= most);
+        if (s.n_text < 2 || s.text[0] != '[' || s.text[s.n_text - 1] != ']')
+            fail_msg("%d tokens: %.*s", most, (int)s.n_text, s.text);
+        n_cut += s.finish == NEAP_FINISH_LENGTH;
+        assert_true(s.finish == NEAP_FINISH_LENGTH || s.finish == NEAP_FINISH_STOP);
+        if (most <= 3) assert_int_equal(s.finish, NEAP_FINISH_LENGTH);
+        neap_seq_free(seq);
+        neap_engine_destroy(e);
+    }
+    assert_true(n_cut > 0);
+    neap_grammar_destroy(g);
+}
+
 static void test_text_is_the_answer(void **state) {
     (void)state;
     static said s;
@@ -360,8 +391,8 @@ static void test_text_is_the_answer(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup(name, reset)
     const struct CMUnitTest tests[] = {
-        TEST(test_stop_strings), TEST(test_bytes_and_utf8), TEST(test_stop_tokens),        TEST(test_reserved_ids),
-        TEST(test_bad_stops),    TEST(test_grammar),        TEST(test_text_is_the_answer),
+        TEST(test_stop_strings), TEST(test_bytes_and_utf8), TEST(test_stop_tokens),   TEST(test_reserved_ids),
+        TEST(test_bad_stops),    TEST(test_grammar),        TEST(test_grammar_lands), TEST(test_text_is_the_answer),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }
