@@ -325,6 +325,8 @@ const neap_param neap_param_table[] = {
     ONLY("dynatemp_range", OPENAI, "[0]"),
     ONLY("xtc_probability", OPENAI, "[0]"),
     ONLY("dry_multiplier", OPENAI, "[0]"),
+    ONLY("top_n_sigma", OPENAI, "[-1]"),
+    ONLY("n_probs", OPENAI, "[0]"),
     /* ---- known, and not done ---- */
     NO("audio", OPENAI, "Answers are text."),
     NO("prediction", OPENAI, "Predicted outputs are not used."),
@@ -338,6 +340,7 @@ const neap_param neap_param_table[] = {
     NO("guided_choice", OPENAI, "Use response_format with an enum."),
     NO("guided_grammar", OPENAI, "Use response_format."),
     NO("structured_outputs", OPENAI, "Use response_format."),
+    NO("n_predict", OPENAI, "Use max_tokens."),
     NO("bad_words", OPENAI, "Use logit_bias."),
     NO("allowed_token_ids", OPENAI, "Use logit_bias or response_format."),
     NO("logits_processors", OPENAI, "Use logit_bias."),

@@ -64,7 +64,7 @@ OPENAI = {
     "mirostat": ([0], [1]), "typical_p": ([1], [0.9]),
 }
 for name in ("audio", "prediction", "web_search_options", "functions", "function_call", "grammar", "json_schema", "guided_json",
-             "guided_regex", "bad_words", "prompt_logprobs", "truncate_prompt_tokens", "logits_processors"):
+             "guided_regex", "n_predict", "bad_words", "prompt_logprobs", "truncate_prompt_tokens", "logits_processors"):
     OPENAI[name] = ([], [1, {}, [], "x", False])
 IN_CHAT = {
     "max_tokens": ([1, 2**31 - 1], whole(1)[1]), "max_completion_tokens": ([1], whole(1)[1]),
