@@ -64,7 +64,8 @@ neap_tests(golden admission alloc cases cases_more cases_prefix cases_quant equa
     prefix_bits serving tunings)
 neap_unit_test(schedule tests/unit/fake_forward.c)
 # Minutes in a slow build on a busy machine. No PROCESSORS: two teams share two cores well, see runtime/team.c.
-set_tests_properties(golden.admission golden.alloc golden.equal golden.long golden.plan_modes golden.poison
+set_tests_properties(golden.admission golden.alloc golden.cases_prefix golden.equal golden.long golden.plan_modes
+    golden.poison
     golden.prefix_bits golden.serving golden.tunings
     PROPERTIES TIMEOUT 1200)
 neap_unit_test(sha256 apps/server/sha256.c)

@@ -144,7 +144,7 @@ def at_once(server, cases, n=14):
     def one(k, is_stream):
         got[k, is_stream] = chat(server, k, cases[k], is_stream)
 
-    few = [k for k, case in enumerate(cases) if len(case.script.text) < 4000]
+    few = [k for k, case in enumerate(cases) if len(case.script.text) < (4000 if SLOW == 1 else 200)]
     todo = [(k, is_stream) for k in few for is_stream in (True, False)]
     for first in range(0, len(todo), n):
         threads = [threading.Thread(target=one, args=t) for t in todo[first:first + n]]
@@ -163,8 +163,7 @@ def main():
             names = s.get("/props").json["chat"]  # G17: without being told
             check(names["tool_call_parser"] == names["reasoning_parser"] == parser, names)
             both_ways(s, cases)
-            if SLOW == 1:
-                at_once(s, cases)
+            at_once(s, cases)
     finish()
 
 

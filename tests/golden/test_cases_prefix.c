@@ -29,6 +29,7 @@ static void test_long_prompt_edited(void **state) {
     static int32_t prompt[LONG_PROMPT], edited[LONG_PROMPT];
     static question q;
     static const int32_t places[] = {LONG_PROMPT * 99 / 100, 1000};
+    if (is_slow_build() && !is_long) return;
     neap_model *m = open_hybrid();
     neap_engine_options o = options_of(LONG_PROMPT + 64, 512);
     o.n_threads = 2;
@@ -112,7 +113,7 @@ static void test_restart_anywhere(void **state) {
     int n_long = 0, n_found = 0;
     for (int i = 0; i < n_paths; i++) {
         neap_model *m = open_model(paths[i], NULL);
-        const int32_t step = is_long ? 1 : n_paths;
+        const int32_t step = is_long ? 1 : is_slow_build() ? 5 * n_paths : n_paths;
         for (int32_t n = 1 + i; n <= 300; n += MOST * step) restarts(m, n, step, &n_long, &n_found);
         neap_model_close(m);
     }
@@ -136,7 +137,7 @@ static void test_giving_way_anywhere(void **state) {
         o.queue_max = 2;
         o.optimistic = 1;
         o.cache_tokens_max = 192;
-        for (int32_t k = 1 + (is_long ? 0 : i % 4); k <= 40; k += is_long ? 1 : 4) {
+        for (int32_t k = 1 + (is_long ? 0 : i % 4); k <= 40; k += is_long ? 1 : is_slow_build() ? 16 : 4) {
             for (int j = 0; j < 2; j++) {
                 random_tokens(q[j].tokens, 64, m->net.vocab, 30 + (uint32_t)(k + j));
                 ask(&q[j], j ? 21 : 64 - k, 110, 3 + (uint32_t)(k + j));
