@@ -19,7 +19,7 @@ static void answer(const neap_grammar *g, const neap_tokenizer *t, const uint8_t
     uint64_t calls = neap_alloc_calls();
     for (size_t i = 0; i + 1 < size && i < 400; i += 2) {
         int32_t n = 0, any = (data[i] * 256 + data[i + 1]) % vocab;
-        demand(neap_grammar_mask(s, mask, INT64_MAX));
+        demand(neap_grammar_mask(s, mask, data[i] % 2 ? data[i + 1] : INT64_MAX)); /* few tokens left, or any number */
         for (int32_t k = 0; k < vocab; k++)
             if (mask[k / 32] >> (k % 32) & 1) allowed[n++] = k;
         demand(n > 0);
