@@ -132,7 +132,7 @@ def constrained(server):
                 check(score.take(choice, tools, kind != "auto, strict", only), kind, i, choice, list(tools.values()))
             check(score.valid == score.calls and score.right == score.answers, score)
             check(score.calls > 0, "no call at all", score)
-            check(score.cut * 2 <= score.answers, "most answers did not end", score)
+            check(score.cut * 4 <= score.answers * 3, "most answers did not end", score)
 
 
 WEATHER = {"w": {"type": "function", "function": {"name": "w", "parameters": {
