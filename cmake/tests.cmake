@@ -112,7 +112,8 @@ foreach(script accuracy_sample act_types bench bench_formats bundled_model cache
         malformed package perplexity plan_modes quantize run_streams serve_cancel serve_cases serve_chat serve_config
         serve_drain serve_guard serve_hostile serve_landing serve_metrics
         serve_messages serve_openai serve_openapi serve_page serve_params serve_prefix serve_scripts serve_slow
-        serve_soak serve_speed serve_stall serve_streams serve_syscalls signals_terminal tokenize_text tokenizer_oracle tool_score
+        serve_soak serve_speed serve_stall serve_streams serve_syscalls signals_terminal tokenize_text
+        tokenizer_oracle tool_score
         tune usage verify_golden)
     neap_script_test(cli.${script} tests/cli/${script}.py)
 endforeach()

@@ -83,14 +83,12 @@ class Score:
     def take(self, choice, tools, needs_call, only=None):
         self.answers += 1
         calls, reason = choice["calls"], choice["finish"]
-        if reason == "length":  # the last call is not whole, those before it are
-            self.cut += 1
-            calls = calls[:-1]
+        self.cut += reason == "length"  # near the limit the grammar brings the call to its end
         self.calls += len(calls)
         good = [is_valid(tools, c["name"], c["arguments"]) and only in (None, c["name"]) for c in calls]
         self.valid += sum(good)
         ids = [c["id"] for c in calls]
-        right = reason == "length" or (reason == ("tool_calls" if calls else "stop") and (bool(calls) or not needs_call))
+        right = reason in ("length", "tool_calls" if calls else "stop") and (bool(calls) or not needs_call)
         self.right += right and len(set(ids)) == len(ids) and all(ids)
         return all(good) and right
 
