@@ -346,6 +346,8 @@ typedef struct neap_engine_options {
     uint64_t prefix_dir_bytes_max; /* 0 = 8 GiB */
     int32_t optimistic;            /* 1: a sequence claims cache pages as it grows; when they run out, the newest one
                                        * waits and is computed again later, to the same bits. 0: all at the beginning */
+    int32_t touch_memory; /* 1: the system has to back all memory at creation: a server that starts can go on, and no
+                           * step waits for a page. 0: it is backed when it is first written */
 } neap_engine_options;
 
 typedef struct neap_memory {

@@ -364,6 +364,7 @@ void neap_serve_engine_options(const neap_serve_config *c, const neap_model *m, 
     e->prefix_dir = c->prefix_dir;
     e->prefix_dir_bytes_max = o->serve.prefix_dir_size;
     e->optimistic = o->serve.optimistic;
+    e->touch_memory = 1;
     uint64_t more = tokens_of(c, m, e);
     if (more > 0) e->cache_tokens_max = (uint64_t)e->seqs_max * (uint64_t)e->context_max + more;
 }

@@ -24,6 +24,8 @@ NEAP_MUST_CHECK neap_status neap_arena_alloc_raw(neap_arena *a, size_t bytes, vo
 NEAP_MUST_CHECK neap_status neap_arena_array(neap_arena *a, size_t n, size_t size, void **out);
 NEAP_MUST_CHECK neap_status neap_arena_strdup(neap_arena *a, const char *s, const char **out);
 uint64_t neap_arena_bytes(const neap_arena *a);
+/* Has the kernel back all of it now, instead of page by page when it is first written. What it holds stays. */
+NEAP_MUST_CHECK neap_status neap_arena_populate(neap_arena *a);
 
 NEAP_MUST_CHECK neap_status neap_mem_alloc(size_t bytes, void **out);                /* zeroed */
 NEAP_MUST_CHECK neap_status neap_mem_grow(void **p, size_t old_bytes, size_t bytes); /* new part zeroed */

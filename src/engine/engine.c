@@ -87,6 +87,7 @@ neap_forward_options neap_engine_forward_options(const neap_engine_options *o) {
                                   .enable_hash = o->enable_hash != 0,
                                   .is_eager = o->plan == NEAP_PLAN_EAGER,
                                   .oversubscribe = o->oversubscribe != 0,
+                                  .touches = o->touch_memory != 0,
                                   .has_prefix = o->prefix_cache != 0,
                                   .has_prefix_dir = o->prefix_cache && o->prefix_dir != NULL,
                                   .checkpoints = o->checkpoints_max,
@@ -253,6 +254,7 @@ static neap_status claim(neap_engine *e) {
     NEAP_TRY(neap_forward_create(&e->forward, e->model, &fo));
     const int64_t cache_total = neap_forward_cache_total(e->forward);
     if (cache_total < e->options.context_max) e->options.context_max = (int32_t)cache_total;
+    if (e->options.touch_memory) NEAP_TRY(neap_arena_populate(e->arena));
     e->changes = 1;
     e->has_states = neap_forward_state_bytes(e->model) > 0;
     e->prefix = neap_forward_prefix(e->forward);

@@ -211,6 +211,7 @@ neap_status neap_forward_create(neap_forward **out, const neap_model *m, const n
     int32_t few = o->n_threads, many = f->options.n_threads_batch;
     NEAP_TRY_GOTO(neap_team_create(&f->team, few > many ? few : many, pin_of(f->tuning.pinning)));
     NEAP_TRY_GOTO(create_stages(f));
+    if (o->touches) NEAP_TRY_GOTO(neap_arena_populate(arena));
     *out = f;
     return NEAP_OK;
 fail:

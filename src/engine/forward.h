@@ -21,6 +21,7 @@ typedef struct neap_forward_options {
     bool has_prefix;                       /* a prefix cache over the caches */
     bool has_prefix_dir;                   /* the engine copies it to a disk; only announced here */
     int32_t checkpoints;                   /* its recurrent states; 0 where a model has none */
+    bool touches;                          /* memory is backed at creation */
     bool keeps_all;                        /* tests: no buffer of the step shares memory with another */
     neap_row_kind latent_kind, index_kind; /* of the caches */
     neap_x_form act, moe_act;              /* inputs of products: all but routed experts, routed experts */

@@ -62,6 +62,7 @@ static const neap_field engine_fields[] = {
     FIELD(neap_engine_options, checkpoint_spacing, FIELD_I32, 0, 1048576, 0),
     FIELD(neap_engine_options, prefix_dir_bytes_max, FIELD_U64, 0, U64_MAX, 0),
     FIELD(neap_engine_options, optimistic, FIELD_I32, 0, 1, 0),
+    FIELD(neap_engine_options, touch_memory, FIELD_I32, 0, 1, 0),
 };
 
 #define USES (NEAP_USE_INDEX | NEAP_USE_SHARED | NEAP_USE_MIXED)

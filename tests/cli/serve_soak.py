@@ -107,26 +107,12 @@ def traffic(server, seconds, fixed, expected, seed):
     return sum(c.n for c in clients), sum(c.n_left for c in clients)
 
 
-def fill(server):
-    """The caches' memory is claimed at the start, but the kernel gives pages when they are first written: that is no growth."""
-    def some(seed):
-        r = random.Random(seed)
-        for _ in range(6):
-            server.post("/v1/completions", {"prompt": [r.randrange(300, 1500) for _ in range(640)], "max_tokens": 1})
-
-    threads = [threading.Thread(target=some, args=(i,)) for i in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-
-
 def main():
     fixed = fixed_requests()
     # ASan keeps freed memory for a while
     env = {"ASAN_OPTIONS": ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "quarantine_size_mb=8")))}
-    with Server(VALLEY, "-np", 8, "-c", 2048, "--max-queued-requests", 256, "--cache-ram", "1M", env=env) as s:
-        fill(s)
+    with Server(VALLEY, "-np", 8, "-c", 2048, "--max-queued-requests", 256, env=env) as s:
+        start = s.anonymous_kib()  # all caches are there already, whatever will be in them
         expected = [plain(whole(s.post(CHAT, body).json)) for body in fixed]
         traffic(s, max(3, SECONDS / 6), fixed, expected, 1000)
         check(s.idle(20), "idle after the warm-up")
@@ -139,6 +125,7 @@ def main():
         print(f"{n} requests, {n_left} clients left early; KiB, descriptors, threads before {before}, after {after}")
         check(n > 20 and n_left > 5, n, n_left)
         check(after[0] - before[0] <= GROWTH_KIB * (8 if SLOW > 1 else 1), "memory grew", before, after)
+        check(after[0] - start <= 32768 * (8 if SLOW > 1 else 1), "memory is not there at the start", start, after)
         check(after[1] <= before[1] + 2 and after[2] <= before[2], "descriptors or threads grew", before, after)
         check(s.metric("state_snapshots") >= 0)
         for body, want in zip(fixed, expected):
