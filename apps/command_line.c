@@ -534,8 +534,25 @@ static const char *config_section(const neap_cli_options *o, const neap_cli_conf
     return by_model != NULL ? by_model : o->model == NULL && n_sections == 1 ? only : NULL;
 }
 
+/* One value for a key of a section: which of two was meant nobody can know. Lists may have many. */
+static int config_check_twice(const neap_cli_options *o, const neap_cli_config_value *values, size_t n) {
+    int is_negated;
+    for (size_t i = 1; i < n; i++) {
+        const neap_cli_option *option = config_option(o, values[i].key, &is_negated);
+        if (option == NULL || option->type == NEAP_CLI_LIST) continue;
+        for (size_t j = 0; j < i; j++) {
+            if (strcmp(values[i].section, values[j].section) != 0) continue;
+            if (config_option(o, values[j].key, &is_negated) != option) continue;
+            neap_cli_error("%s:%d: \"%s\" was set in line %d already", o->config, values[i].line, values[i].key,
+                           values[j].line);
+            return NEAP_EXIT_FILE;
+        }
+    }
+    return NEAP_EXIT_OK;
+}
+
 static int config_apply(neap_cli_options *o, const neap_cli_config_value *values, size_t n) {
-    int code = NEAP_EXIT_OK, is_negated;
+    int code = config_check_twice(o, values, n), is_negated;
     for (size_t i = 0; i < n && code == NEAP_EXIT_OK; i++) {
         if (strcmp(values[i].section, "*") == 0) code = config_take(o, &values[i], NEAP_CLI_FROM_ALL);
     }

@@ -82,7 +82,9 @@ check(limits(env={"NEAP_CONFIG": ini, "NEAP_ALIAS": "other"})["max-choices"] == 
 check(limits("--config", write("one.ini", "[only]\nmodel = x\nmax-choices = 2\n"))["max-choices"] == (2, "file"))
 
 # ---- errors: one line with file and line, exit code 3; of flags and combinations: 2 ----
-for text, what in (("port 80", "1: neither"), ("\n[x", "2: a section"), ("[]", "1: a section"), ("prot = 1", "did you mean port?"),
+for text, what in (("port 80", "1: neither"), ("\n[x", "2: a section"), ("[]", "1: a section"),
+                   ("port = 1\nport = 2", "2: \"port\" was set in line 1"),
+                   ("prot = 1", "did you mean port?"),
                    ("[*]\nport = x", '2: port: "x" is not'), ("port = 70000", "outside"), ('api-key = "a', "quotes"),
                    ('api-key = "a" b', "quotes"), ("config = x", "belongs on the command line"), ("=3", "1: neither"),
                    ("help = on", "belongs on the command line"), ("page = perhaps", "neither on nor off"),
