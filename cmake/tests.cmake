@@ -116,6 +116,9 @@ foreach(script accuracy_sample act_types bench bench_formats bundled_model cache
         tokenizer_oracle tool_score
         tune usage verify_golden)
     neap_script_test(cli.${script} tests/cli/${script}.py)
+    if(script MATCHES "^(serve|http|tool)_") # one server at a time; slow builds take minutes
+        set_tests_properties(cli.${script} PROPERTIES RESOURCE_LOCK server TIMEOUT 900)
+    endif()
 endforeach()
 # house rules
 foreach(check layers symbols headers limits calls names listed documents format)

@@ -1,11 +1,12 @@
 #!/bin/sh
-# Installs the Debian packages that are missing: sh tools/setup.sh [build] [test] [ci]
+# Installs the Debian packages that are missing: sh tools/setup.sh [build] [test] [ci] [browser]
 # Does nothing when all are there. Uses sudo when it is not run by root.
 set -eu
 
 build="gcc libc6-dev make cmake pkg-config libjansson-dev libpcre2-dev libedit-dev libevent-dev libssl-dev"
 tests="g++ python3 libcmocka-dev"
 ci="python3-venv clang libclang-rt-14-dev clang-format-14 clang-format"
+browser="chromium strace"
 
 wanted=""
 for group in "${@:-build}"; do
@@ -13,7 +14,8 @@ for group in "${@:-build}"; do
     build) wanted="$wanted $build" ;;
     test) wanted="$wanted $build $tests" ;;
     ci) wanted="$wanted $build $tests $ci" ;;
-    *) echo "setup: unknown group '$group' (build, test, ci)" >&2; exit 2 ;;
+    browser) wanted="$wanted $browser" ;;
+    *) echo "setup: unknown group '$group' (build, test, ci, browser)" >&2; exit 2 ;;
     esac
 done
 

@@ -17,7 +17,7 @@ from serve_shared import CHAT, VALLEY, Server, joined, user, wait_for, whole
 
 ENDLESS = {"messages": user("Go on."), "ignore_eos": True, "temperature": 1, "seed": 5, "max_tokens": 100000,
            "logit_bias": {"257": -100, "258": -100}, "stream": True}
-GONE = 1.0  # seconds until the places of a client that left are free
+GONE = 2.0  # seconds until the places of a client that left are free; a busy machine needs the second one
 
 
 def first_events(stream, n):
