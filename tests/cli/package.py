@@ -28,7 +28,7 @@ def limits(text):
 
 ini = read("neap.ini")
 check(limits(ini).code == 0, limits(ini))
-more = re.sub(r"^# ?(?=[a-z-]+ = )", "", ini, flags=re.M)
+more = re.sub(r"^# ?(?=[a-z-]+ = |\[[a-z]+\]$)", "", ini, flags=re.M)
 check(more != ini and limits(more).code == 0, limits(more))
 
 # the unit: no privileges, and time enough to drain

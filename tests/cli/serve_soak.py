@@ -3,7 +3,7 @@
 Afterwards nothing runs, nothing waits, and memory (anonymous, with swap), descriptors and threads are what they were after
 the warm-up; the requests that stay get the answers they get alone.
 
-NEAP_SOAK_SECONDS: how long (default 20, 5 in slow builds); the full length is 180.
+NEAP_SOAK_SECONDS: how long (default 10, 5 in slow builds); the full length is 180.
 """
 import os
 import random
@@ -13,7 +13,7 @@ import time
 from cli_shared import SLOW, check, finish
 from serve_shared import CHAT, VALLEY, Server, document, joined, user, whole
 
-SECONDS = float(os.environ.get("NEAP_SOAK_SECONDS") or (20 if SLOW == 1 else 5))
+SECONDS = float(os.environ.get("NEAP_SOAK_SECONDS") or (10 if SLOW == 1 else 5))
 GROWTH_KIB = 4096
 CLIENTS = 16
 WORDS = (document("harvest.txt") + " " + document("winter.txt")).split()
