@@ -323,7 +323,7 @@ uint64_t neap_caches_state_bytes(const neap_caches *c) {
 }
 
 /* Up to two pieces of a layer, in the order of all copies: latents and index keys of a page. */
-static void page_pieces(const neap_caches *c, int32_t layer, int64_t page, uint8_t *at[2], size_t bytes[2]) {
+static void page_pieces(const neap_caches *c, int32_t layer, int64_t page, void *at[2], size_t bytes[2]) {
     const neap_cache_layer *l = &c->layers[layer];
     bytes[0] = (size_t)l->latent_page_bytes;
     bytes[1] = (size_t)l->index_page_bytes;
@@ -341,38 +341,47 @@ static void state_pieces(const neap_caches *c, int32_t layer, int64_t slot, void
     at[1] = l->window ? l->window + slot * s->window_floats : NULL;
 }
 
+/* Pieces to bytes in a row, and back; return where the next ones go. */
+static uint8_t *take_out(void *const at[2], const size_t bytes[2], uint8_t *out) {
+    for (int k = 0; k < 2; k++) {
+        if (bytes[k] > 0) memcpy(out, at[k], bytes[k]);
+        out += bytes[k];
+    }
+    return out;
+}
+
+static const uint8_t *put_in(void *const at[2], const size_t bytes[2], const uint8_t *in) {
+    for (int k = 0; k < 2; k++) {
+        if (bytes[k] > 0) memcpy(at[k], in, bytes[k]);
+        in += bytes[k];
+    }
+    return in;
+}
+
 void neap_caches_page_read(const neap_caches *c, int32_t page, uint8_t *out) {
     assert(page >= 0 && page < c->n_pages);
     for (int32_t i = 0; i < c->n_layers; i++) {
-        uint8_t *at[2];
+        void *at[2];
         size_t bytes[2];
         page_pieces(c, i, page, at, bytes);
-        for (int k = 0; k < 2; k++) {
-            if (bytes[k] == 0) continue;
-            memcpy(out, at[k], bytes[k]);
-            out += bytes[k];
-        }
+        out = take_out(at, bytes, out);
     }
 }
 
 void neap_caches_page_write(neap_caches *c, int32_t page, const uint8_t *in) {
     assert(page >= 0 && page < c->n_pages);
     for (int32_t i = 0; i < c->n_layers; i++) {
-        uint8_t *at[2];
+        void *at[2];
         size_t bytes[2];
         page_pieces(c, i, page, at, bytes);
-        for (int k = 0; k < 2; k++) {
-            if (bytes[k] == 0) continue;
-            memcpy(at[k], in, bytes[k]);
-            in += bytes[k];
-        }
+        in = put_in(at, bytes, in);
     }
 }
 
 void neap_caches_page_copy(neap_caches *c, int32_t to, int32_t from) {
     assert(to >= 0 && to < c->n_pages && from >= 0 && from < c->n_pages && to != from);
     for (int32_t i = 0; i < c->n_layers; i++) {
-        uint8_t *source[2], *target[2];
+        void *source[2], *target[2];
         size_t bytes[2];
         page_pieces(c, i, from, source, bytes);
         page_pieces(c, i, to, target, bytes);
@@ -387,11 +396,7 @@ void neap_caches_state_save(const neap_caches *c, int32_t slot, uint8_t *out) {
         void *at[2];
         size_t bytes[2];
         state_pieces(c, i, slot, at, bytes);
-        for (int k = 0; k < 2; k++) {
-            if (bytes[k] == 0) continue;
-            memcpy(out, at[k], bytes[k]);
-            out += bytes[k];
-        }
+        out = take_out(at, bytes, out);
     }
 }
 
@@ -401,11 +406,7 @@ void neap_caches_state_load(neap_caches *c, int32_t slot, const uint8_t *in) {
         void *at[2];
         size_t bytes[2];
         state_pieces(c, i, slot, at, bytes);
-        for (int k = 0; k < 2; k++) {
-            if (bytes[k] == 0) continue;
-            memcpy(at[k], in, bytes[k]);
-            in += bytes[k];
-        }
+        in = put_in(at, bytes, in);
     }
 }
 
