@@ -374,6 +374,10 @@ static void prepare(void *user) {
     a->body = NULL;
     json_decref(a->params.root);
     a->params.root = a->params.prompt = NULL;
+    if (a->keeps_text) return;
+    free(a->params.chat);
+    a->params.chat = NULL;
+    a->params.chat_bytes = 0;
 }
 
 /* Loop thread. */
@@ -381,6 +385,7 @@ static void prepared(void *user) {
     neap_answer *a = user;
     enter(a);
     a->is_preparing = 0;
+    if (!a->is_ended) neap_http_body_freed(a->x);
     if (!a->is_gone && !a->is_ended) {
         if (a->params.n_unknown > 0) neap_serve_count(a->server, NEAP_COUNT_UNKNOWN_FIELDS, a->params.n_unknown);
         if (a->has_problem)

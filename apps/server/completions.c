@@ -63,6 +63,19 @@ static const json_t *prompt_at(const json_t *prompt, size_t i) {
     return is_list ? json_array_get(prompt, i) : i == 0 ? prompt : NULL;
 }
 
+/* A stream says the prompts at once, before any reader can slow it down: they must fit what may be unsent. */
+static int check_echo(const neap_answer *a, const extra *e, neap_serve_problem *problem) {
+    enum { ESCAPED = 6, AROUND = 512 }; /* bytes in JSON: of a byte at worst, of an event */
+    if (e->echo == NULL || !a->params.is_stream) return 0;
+    size_t bytes = 0, most = a->server->config.limits.http.stream_bytes;
+    for (size_t i = 0; i < e->n_echo; i++) bytes += (ESCAPED * e->echo[i].n + AROUND) * (size_t)a->params.n;
+    if (bytes <= most) return 0;
+    neap_serve_problem_set(problem, NEAP_ERROR_UNSUPPORTED, "echo",
+                           "echo: up to %zu bytes of prompts for a stream, at most %zu; ask without stream", bytes,
+                           most);
+    return -1;
+}
+
 static int prepare(neap_answer *a, neap_serve_problem *problem) {
     const json_t *one;
     size_t n = 0;
@@ -86,6 +99,7 @@ static int prepare(neap_answer *a, neap_serve_problem *problem) {
                 ids_text(a, &a->prompts[i], &e->echo[i]);
         }
     }
+    if (check_echo(a, e, problem) != 0) return -1;
     return a->params.is_constrained ? neap_answer_constrain(a, a->params.chat, a->params.chat_bytes, problem) : 0;
 }
 

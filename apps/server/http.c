@@ -252,11 +252,14 @@ const char *neap_http_body(const neap_http_exchange *x, size_t *n) {
 char *neap_http_take_body(neap_http_exchange *x, size_t *n) {
     char *body = x->message.body;
     if (n != NULL) *n = x->message.n_body;
-    x->http->body_held -= x->body_held;
-    x->body_held = 0;
     x->message.body = NULL;
     x->message.n_body = x->message.body_capacity = 0;
     return body != NULL ? body : neap_cli_copy("");
+}
+
+void neap_http_body_freed(neap_http_exchange *x) {
+    x->http->body_held -= x->body_held;
+    x->body_held = 0;
 }
 
 int neap_http_is_local(const neap_http_exchange *x) { return x->is_local; }

@@ -80,6 +80,8 @@ int32_t neap_http_header_count(const neap_http_exchange *x, const char *name);
 const char *neap_http_body(const neap_http_exchange *x, size_t *n); /* 0-terminated too */
 /* Gives the body's memory to the caller (free()). */
 char *neap_http_take_body(neap_http_exchange *x, size_t *n);
+/* What take_body gave has been freed: until then, or the end of the exchange, it counts among the bodies in memory. */
+void neap_http_body_freed(neap_http_exchange *x);
 int neap_http_is_local(const neap_http_exchange *x); /* came by a unix socket */
 const char *neap_http_peer(const neap_http_exchange *x);
 /* x-request-id as sent when it is [A-Za-z0-9_-]{1,64}, else 128 random bits in hex; goes out with every answer. */

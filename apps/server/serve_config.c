@@ -432,6 +432,7 @@ void neap_serve_reload(neap_server *s) {
     if (code == NEAP_EXIT_OK) {
         take(&fresh, again);
         fresh.host = c->host; /* stays: the keys must do for the addresses that are open */
+        fresh.insecure_no_auth = c->insecure_no_auth;
         code = check(&fresh, a);
     }
     if (code != NEAP_EXIT_OK) {

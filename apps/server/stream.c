@@ -305,7 +305,8 @@ static void take_failure(neap_answer_choice *c, const neap_job_event *e) {
         error = NEAP_ERROR_NUMERIC;
         text = "the model produced numbers that are not finite";
     }
-    neap_serve_problem_set(&p, error, error == NEAP_ERROR_CONTEXT ? "messages" : "", "%s", text);
+    const char *field = a->style->api == NEAP_API_COMPLETIONS ? "prompt" : "messages";
+    neap_serve_problem_set(&p, error, error == NEAP_ERROR_CONTEXT ? field : "", "%s", text);
     if (error == NEAP_ERROR_CONTEXT) {
         neap_engine_options now;
         neap_backend_options_now(a->server->backend, &now);
@@ -351,7 +352,8 @@ static void take_done(neap_answer_choice *c, const neap_job_event *e) {
         return;
     }
     if (c->parser == NULL) {
-        if (e->text_bytes > 0) add_content(c, e->text, e->text_bytes, 1);
+        if (e->text_bytes == 0) drop_format(c); /* a stop token; what is left are bytes that made no character */
+        if (e->text_bytes > 0 || c->pending.n > 0) add_content(c, e->text, e->text_bytes, 1);
     } else {
         status = neap_chat_parser_finish(c->parser);
         if (status == NEAP_OK) status = drain_parser(c);

@@ -213,6 +213,7 @@ def check_together(s):
     check(s.metric("unknown_fields_total") >= 2, "and counted")
     complete = lambda **more: s.post(COMPLETIONS, {**base(COMPLETIONS), **more})
     check(complete(echo=True, logprobs=1).error["param"] == "logprobs")
+    check(complete(echo=True, stream=True, n=16, prompt="word " * 1000).error["param"] == "echo")
     check(complete(prompt=[1536], allow_special=True).status == 200)
     check(complete(prompt=[5, 10**6]).error["message"].startswith("prompt[1]"))
     check(complete(prompt=[[5], [5, -1]]).error["param"] == "prompt[1][1]")

@@ -4,6 +4,7 @@ is told or closed after its time, and nothing of them stays. Then idle connectio
 
 NEAP_SLOW_CLIENTS sets how many; NEAP_LONG=1: 512 streams.
 """
+import json
 import os
 import select
 import socket
@@ -154,11 +155,12 @@ def fat_bodies(n):
     size = 8 << 20
     with Server(byte_model(), "-np", 1, "-c", 8192, "--max-queued-requests", n) as s:
         body = {**ENDLESS, "max_tokens": 7000, "nobody knows this": "z" * size}
+        blanks = json.dumps({**ENDLESS, "max_tokens": 7000}).replace('"messages": [', '"messages": [' + " " * size).encode()
         check(s.post(CHAT, {**body, "stream": False, "max_tokens": 2}).status == 200)
         memory, held = s.anonymous_kib(), []
         for i in range(n):
             c = s.socket()
-            c.sendall(s.raw_post(CHAT, body))
+            c.sendall(s.raw_post(CHAT, body if i % 2 else blanks))
             held.append(c)
             check(wait_for(lambda: s.running() + s.waiting() >= min(i, 1)), "one more", i)
         check(wait_for(lambda: s.waiting() >= n - 2, 20), "they wait", s.waiting())
