@@ -194,7 +194,7 @@ static point find_point(const neap_prefix *p, const char *space, const int32_t *
         else if (!whole)
             (void)best_child(p, p->nodes[node].parent, tokens + first, NEAP_PAGE_ROWS, &pt);
     }
-    if (pt.node < 0) pt.position = 0;
+    if (pt.node < 0) pt.position = 0, pt.state = -1;
     pt.common = common;
     return pt;
 }

@@ -8,8 +8,8 @@
  *   optimistic    it gets pages for what is known and one more, and grows by a page; when there is none, prefixes that
  *                 nobody uses go first, then the newest sequence: its slot is closed, it waits at the head of the
  *                 queue and later computes all its known tokens again (or finds them in the prefix cache), to the same
- *                 bits. The oldest that can move never gives way, and alone it has all pages there are: somebody
- *                 always advances.
+ *                 bits. The oldest that can move never gives way to others; alone it gives way to itself when it has
+ *                 copies of what the tree holds: somebody always advances.
  *
  * A sequence is admitted beside others only while a page is left for every fourth of them to grow into: else the same
  * one would come and go at every step.
@@ -125,6 +125,9 @@ static bool leaves_room_to_grow(const neap_seq *s, int64_t pages) {
     return true;
 }
 
+/* What is being written to disk is held; it comes free without anybody giving way. */
+static bool is_writing(const neap_engine *e) { return e->disk != NULL && neap_prefix_disk_is_busy(e->disk); }
+
 static neap_status admit(neap_seq *s) {
     neap_engine *e = s->engine;
     const int64_t n = positions_for(s);
@@ -135,7 +138,7 @@ static neap_status admit(neap_seq *s) {
     reclaim_for(e, pages);
     neap_status status = neap_prefix_use_open(s, n);
     while (status == NEAP_BUSY && neap_seq_reclaim_slot(e)) status = neap_prefix_use_open(s, n);
-    if (status == NEAP_BUSY && e->n_running == 0 && e->prefix != NULL) {
+    if (status == NEAP_BUSY && e->n_running == 0 && e->prefix != NULL && !is_writing(e)) {
         neap_prefix_clear(e->prefix); /* alone, and still no room: what is kept is worth less than an answer */
         status = neap_prefix_use_open(s, n);
     }
@@ -162,7 +165,7 @@ static neap_status run(neap_engine *e, const neap_seq *watched, bool in_step, bo
             *changed = true;
             continue;
         }
-        const bool can_come_later = status == NEAP_BUSY && (e->n_running > 0 || e->disk != NULL);
+        const bool can_come_later = status == NEAP_BUSY && (e->n_running > 0 || is_writing(e));
         if (in_step && !can_come_later) {
             neap_seq_finish(s, NEAP_FINISH_ERROR, status);
             *changed = true;
@@ -188,8 +191,9 @@ bool neap_admission_step(neap_engine *e) {
 neap_status neap_admission_may_wait(const neap_seq *s) {
     const neap_engine *e = s->engine;
     const neap_engine_options *o = &e->options;
-    /* There is a place for it, it only waits for its prefix. */
-    if ((s->leader != 0 || s->is_loading) && e->n_running + e->n_waiting <= o->seqs_max) return NEAP_OK;
+    /* There is a place for it, it only waits for its prefix, or for pages that are being written. */
+    const bool waits_shortly = s->leader != 0 || s->is_loading || (e->n_running == 0 && is_writing(e));
+    if (waits_shortly && e->n_running + e->n_waiting <= o->seqs_max) return NEAP_OK;
     if (o->queue_max == 0) {
         NEAP_CHECK(e->n_running < o->seqs_max, NEAP_BUSY, "all %d sequences are running", o->seqs_max);
         NEAP_FAIL(NEAP_BUSY, "no cache space for %d prompt tokens and max_tokens %d beside what is running",
@@ -228,7 +232,7 @@ static neap_seq *find_victim(const neap_engine *e) {
 
 static void preempt(neap_seq *s) {
     neap_engine *e = s->engine;
-    if (!neap_prefix_use_end(s)) {
+    if (!neap_prefix_use_end(s, false)) { /* not to disk: that would hold the pages that are needed */
         e->n_nonfinite++;
         neap_seq_finish(s, NEAP_FINISH_ERROR, NEAP_NUMERIC);
         neap_running_remove(s);
@@ -255,6 +259,8 @@ static bool grow(neap_seq *s) {
         if (neap_prefix_use_extend(s, n) == NEAP_OK) return true;
         if (neap_seq_reclaim_slot(e)) continue;
         neap_seq *victim = find_victim(e);
+        /* Alone: its copies of pages that the tree has, too, are let go by beginning again from the tree. */
+        if (victim == NULL && !is_writing(e)) victim = s;
         if (victim == NULL) break;
         preempt(victim);
         return false;

@@ -125,12 +125,13 @@ typedef struct ring_sizes {
     uint64_t n_events, text_bytes;
 } ring_sizes;
 
-/* A step makes at most BEGIN, PROMPT, TOKEN and DONE per sequence, the last two with text. */
-enum { EVENTS_PER_SEQ = 4 };
+/* A step makes at most BEGIN, PROMPT, TOKEN and DONE per sequence, and DONE of one that was cancelled in its place; the
+ * last three with text. */
+enum { EVENTS_PER_SEQ = 5, TEXTS_PER_SEQ = 3 };
 static ring_sizes size_rings(int32_t seqs_max, size_t text_room) {
     const uint64_t n = (uint64_t)seqs_max;
     return (ring_sizes){.n_events = EVENTS_PER_SEQ * n + SPARE_EVENTS,
-                        .text_bytes = (2 * n + 1) * (text_room + 1) + n + SPARE_TEXT_BYTES};
+                        .text_bytes = (TEXTS_PER_SEQ * n + 4) * (text_room + 1) + 2 * n + SPARE_TEXT_BYTES};
 }
 
 static uint64_t mask_words(const neap_model *m) { return ((uint64_t)m->net.vocab + 31) / 32; }
@@ -329,7 +330,7 @@ static void drop_finished(neap_engine *e) {
 }
 
 static bool have_room(const neap_engine *e, uint64_t n) {
-    return neap_events_have_room(&e->events, EVENTS_PER_SEQ * n, 2 * n * e->text_room, e->text_room);
+    return neap_events_have_room(&e->events, EVENTS_PER_SEQ * n, TEXTS_PER_SEQ * n * e->text_room, e->text_room);
 }
 
 /* The queue may hold more than there is room for events: the rest follows in the next step. True: somebody ended. */
@@ -368,7 +369,8 @@ static int32_t plan_step(neap_engine *e) {
     int32_t n_turns = 0;
     for (int32_t i = 0; i < e->n_running; i++) {
         neap_seq *s = e->running[i];
-        if (s->is_blocked || neap_seq_is_paused(s)) continue;
+        /* Pause and cancel may have changed since neap_admission_grow looked: no row without its page. */
+        if (s->is_blocked || s->n_known > s->n_reserved || neap_seq_is_paused(s)) continue;
         e->turns[n_turns] = (neap_turn){.n_wanted = neap_prefix_use_rows(s, neap_seq_rows_left(s)),
                                         .is_decode = neap_seq_is_decoding(s),
                                         .n_waited = s->n_waited,
@@ -426,12 +428,21 @@ static bool rearrange(neap_engine *e) {
 
 /* Somebody could move if it were not for a prefix that is loaded, or pages that are held while they are written. */
 static bool waits_for_disk(const neap_engine *e) {
-    if (e->disk == NULL || e->is_disk_loading) return e->disk != NULL;
+    if (e->disk == NULL || !neap_prefix_disk_is_busy(e->disk)) return false;
+    if (e->is_disk_loading) return true;
     for (int32_t i = 0; i < e->n_running; i++) {
         if (e->running[i]->is_blocked && !neap_seq_is_paused(e->running[i])) return true;
     }
-    for (const neap_seq *s = e->queue_first; s != NULL && e->n_running == 0; s = s->behind) {
+    for (const neap_seq *s = e->queue_first; s != NULL && e->n_running < e->options.seqs_max; s = s->behind) {
         if (!neap_seq_is_paused(s)) return true;
+    }
+    return false;
+}
+
+/* Cancelled ones whose DONE has found no room yet. */
+static bool waits_for_events(const neap_engine *e) {
+    for (const neap_seq *s = e->queue_first; s != NULL; s = s->behind) {
+        if (neap_seq_is_cancelled(s)) return true;
     }
     return false;
 }
@@ -451,6 +462,8 @@ neap_status neap_step(neap_engine *e) {
     const bool changed = rearrange(e);
     const int32_t n_segments = plan_step(e);
     if (n_segments == 0) {
+        NEAP_CHECK(changed || !waits_for_events(e), NEAP_BUSY, "%llu events wait; take them with neap_poll first",
+                   (unsigned long long)(e->events.tail - e->events.head));
         if (!changed && !waits_for_disk(e)) return NEAP_AGAIN;
         if (!changed) neap_prefix_use_wait(e);
         return NEAP_OK;

@@ -66,6 +66,7 @@ struct neap_seq {
     int32_t lead_until; /* tokens that the leader must have computed */
     bool is_loading;    /* its prefix comes from disk */
     int32_t n_loads;
+    int32_t n_led; /* how often it has waited for a leader */
     /* prefix cache */
     const char *space;
     bool uses_prefix, feeds_prefix;

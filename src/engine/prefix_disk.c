@@ -414,6 +414,15 @@ bool neap_prefix_disk_settle(neap_prefix_disk *d) {
     return is_loading;
 }
 
+bool neap_prefix_disk_is_busy(const neap_prefix_disk *d) {
+    pthread_mutex_t *lock = (pthread_mutex_t *)&d->lock; /* not part of what const promises */
+    (void)pthread_mutex_lock(lock);
+    bool is_busy = d->load.state != NEAP_PREFIX_IDLE;
+    for (int i = 0; i < NEAP_PREFIX_JOBS; i++) is_busy |= d->jobs[i].state != NEAP_PREFIX_IDLE;
+    (void)pthread_mutex_unlock(lock);
+    return is_busy;
+}
+
 /* Something is under way and nothing has ended that settle does not know. */
 static bool is_waiting(const neap_prefix_disk *d) {
     bool is_busy = d->load.state == NEAP_PREFIX_QUEUED || d->load.state == NEAP_PREFIX_RUNNING;

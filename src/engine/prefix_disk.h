@@ -49,6 +49,8 @@ NEAP_MUST_CHECK neap_status neap_prefix_disk_load(neap_prefix_disk *d, const cha
 /* True while a load is under way. Call once per step: publishes or abandons what has ended, releases what was written.
  * */
 bool neap_prefix_disk_settle(neap_prefix_disk *d);
+/* Something is queued, under way, or has ended and is not settled yet: pages are held. */
+bool neap_prefix_disk_is_busy(const neap_prefix_disk *d);
 /* Blocks until a load or write ends, at most so long: for an engine that has nothing else to do. */
 void neap_prefix_disk_wait(neap_prefix_disk *d, int32_t milliseconds);
 

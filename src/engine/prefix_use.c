@@ -33,6 +33,7 @@ enum {
     TRAIL_PARTS = 16,   /* of a long one */
     ANSWER_EVERY = 256, /* tokens */
     LOADS_MAX = 2,      /* of one request: what came back empty twice is computed */
+    LED_MAX = 4,        /* and so often it waits for somebody else's prefix */
     WAIT_MS = 10        /* for the disk, when there is nothing else to do */
 };
 
@@ -220,6 +221,7 @@ static bool find_leader(neap_seq *s, int64_t n_usable) {
     const int64_t least = n_usable + WORTH;
     neap_seq *leader = NULL;
     int32_t best = 0;
+    if (s->n_led >= LED_MAX) return false;
     for (int32_t i = 0; i < e->n_running; i++) {
         neap_seq *r = e->running[i];
         if (!leads(r) || strcmp(r->space, s->space) != 0) continue;
@@ -234,6 +236,7 @@ static bool find_leader(neap_seq *s, int64_t n_usable) {
     s->lead_until = place_in(leader, best, (int32_t)least);
     if (s->lead_until == 0) return false;
     s->leader = leader->number;
+    s->n_led++;
     return true;
 }
 
@@ -318,10 +321,10 @@ bool neap_prefix_use_keep(neap_seq *s) {
     return true;
 }
 
-bool neap_prefix_use_end(neap_seq *s) {
+bool neap_prefix_use_end(neap_seq *s, bool to_disk) {
     if (!s->feeds_prefix || s->slot < 0 || s->n_computed == 0) return true;
     if (s->n_kept < s->n_computed && !enter(s, true)) return false;
-    save(s);
+    if (to_disk) save(s);
     return true;
 }
 

@@ -21,7 +21,7 @@ int32_t neap_prefix_use_rows(const neap_seq *s, int32_t n);
 /* A step has computed up to s->n_computed: keeps what is worth it. False: numbers were not finite, nothing is kept. */
 NEAP_MUST_CHECK bool neap_prefix_use_keep(neap_seq *s);
 /* The same for good: the end of a turn, or before the slot is closed. */
-NEAP_MUST_CHECK bool neap_prefix_use_end(neap_seq *s);
+NEAP_MUST_CHECK bool neap_prefix_use_end(neap_seq *s, bool to_disk);
 /* The copy on disk. Directory not usable: one warning, and the engine goes on without. */
 neap_status neap_prefix_use_open_disk(neap_engine *e);
 /* Once per step: takes over what the disk has done. */

@@ -114,6 +114,7 @@ neap_status neap_submit(neap_engine *e, const neap_request *r, neap_seq **out) {
     atomic_init(&s->is_paused, false);
     NEAP_TRY_GOTO(copy_request(s, &request));
     link_seq(e, s);
+    neap_prefix_use_settle(e); /* nobody may have stepped since the last write to disk ended */
     status = place_seq(s);
     if (status != NEAP_OK) {
         neap_seq_destroy(s);
@@ -211,7 +212,7 @@ void neap_seq_finish(neap_seq *s, neap_finish finish, neap_status status) {
     s->is_done = true;
     if (s->place == NEAP_SEQ_WAITING) neap_queue_remove(s);
     /* What is not finite is not kept; a turn that has ended does not become an error by it. */
-    if (finish != NEAP_FINISH_ERROR) (void)!neap_prefix_use_end(s);
+    if (finish != NEAP_FINISH_ERROR) (void)!neap_prefix_use_end(s, true);
     if (finish == NEAP_FINISH_CANCELLED || finish == NEAP_FINISH_ERROR) neap_seq_close_slot(s);
 }
 

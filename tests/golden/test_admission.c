@@ -160,6 +160,78 @@ static void test_giving_way(void **state) {
     }
 }
 
+static void look_away(void *user, const neap_tap *tap) {
+    (void)user;
+    (void)tap;
+}
+
+/* Alone, with copies of pages that the tree holds as well: together they are more than there are. */
+static void test_copies_of_its_own(void **state) {
+    (void)state;
+    static question q[2];
+    for (int i = 0; i < n_paths; i++) {
+        neap_model *m = open_model(paths[i], NULL);
+        neap_engine_options o = options_of(320, 64);
+        o.enable_taps = 1;
+        neap_engine *cold = create(m, &o);
+        random_tokens(q[0].tokens, 192, m->net.vocab, 40);
+        memcpy(q[1].tokens, q[0].tokens, sizeof q[0].tokens);
+        ask(&q[0], 192, 2, 1);
+        ask(&q[1], 192, 120, 2);
+        q[1].request.all_logits = 1; /* computes all of the prompt, whatever is there */
+        q[1].request.tap = look_away;
+        for (int k = 0; k < 2; k++) solo(cold, &q[k]);
+        neap_engine_destroy(cold);
+        o.optimistic = 1;
+        o.prefix_cache = 1;
+        neap_engine *e = create(m, &o); /* 5 pages */
+        for (int k = 0; k < 2; k++) {
+            submit(e, &q[k]);
+            run_all(e);
+            compare(&q[k], base_name(paths[i]), "copies of its own");
+        }
+        for (int k = 0; k < 2; k++) neap_seq_free(q[k].seq);
+        check_all_is_back(e);
+        neap_engine_destroy(e);
+        neap_model_close(m);
+    }
+}
+
+/* Pages that are written to disk are held. Who submits right after the end, without a step between, is not refused. */
+static void test_submit_while_writing(void **state) {
+    (void)state;
+    static question q[2];
+    for (int i = 0; i < n_paths; i++) {
+        char dir[64] = "/tmp/neap-prefix-XXXXXX", command[128];
+        neap_model *m = open_model(paths[i], NULL);
+        neap_engine_options o = options_of(320, 64);
+        neap_engine *cold = create(m, &o);
+        if (mkdtemp(dir) == NULL) abort();
+        for (int k = 0; k < 2; k++) {
+            random_tokens(q[k].tokens, 250, m->net.vocab, 50 + (uint32_t)k);
+            ask(&q[k], 250, 70, (uint32_t)k);
+            solo(cold, &q[k]);
+        }
+        neap_engine_destroy(cold);
+        o.prefix_cache = 1;
+        o.prefix_dir = dir;
+        neap_engine *e = create(m, &o);
+        for (int k = 0; k < 2; k++) {
+            submit(e, &q[k]);
+            while (!q[k].heard.is_done) {
+                if (step(e) != NEAP_OK) fail_msg("%s: it never ends", base_name(paths[i]));
+                drain(e);
+            }
+            compare(&q[k], base_name(paths[i]), "after one that is written");
+        }
+        for (int k = 0; k < 2; k++) neap_seq_free(q[k].seq);
+        neap_engine_destroy(e);
+        neap_model_close(m);
+        snprintf(command, sizeof command, "rm -rf %s", dir);
+        assert_int_equal(system(command), 0);
+    }
+}
+
 /* ---- the calls that may come from other threads ---- */
 
 static _Atomic(neap_seq *) shared_seq;
@@ -212,8 +284,8 @@ static int setup(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_schedules),
-        cmocka_unit_test(test_giving_way),
+        cmocka_unit_test(test_random_schedules),   cmocka_unit_test(test_giving_way),
+        cmocka_unit_test(test_copies_of_its_own),  cmocka_unit_test(test_submit_while_writing),
         cmocka_unit_test(test_pause_from_outside),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
