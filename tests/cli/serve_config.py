@@ -189,4 +189,12 @@ with Server("--config", config) as s:
     fds = s.descriptors()
     check(wait_for(lambda: open(log, encoding="utf-8").read().count("settings read again") >= 2))
     check(s.descriptors() <= fds + 2 and models(s, "third-key") == 200)
+# a reload cannot open a server to everybody
+start = f"[*]\nhost = 0.0.0.0\nmodel = {model}\n"
+config = write("open.ini", start + "api-key = the-only-key\n")
+with Server("--config", config) as s:
+    write("open.ini", start + "insecure-no-auth = on\n")
+    s.signal(signal.SIGHUP)
+    check(wait_for(lambda: b"the old ones stay" in s.log), s.log)
+    check(models(s, "the-only-key") == 200 and models(s, "another-key") == 401)
 finish()
