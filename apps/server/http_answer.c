@@ -217,9 +217,7 @@ void neap_http_write(neap_http_exchange *x, const void *bytes, size_t n) {
         x->is_full = 1;
         if (x->full != NULL) x->full(x->watch_user, 1);
     }
-    if (x->connection == NULL) return;
-    /* Its handler did not stop; or its turn has not come, and the one before it may be waiting for the place it takes. */
-    if (unsent > 2 * limit || (unsent > limit && x->connection->writer != x)) {
+    if (unsent > 2 * limit && x->connection != NULL) { /* its handler did not stop */
         x->connection->wants_close = 1;
         neap_http_connection_kick(x->connection);
     }
