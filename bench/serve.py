@@ -209,8 +209,11 @@ def measure(server, arguments, n, is_stream):
     if not is_stream:
         return {"rate": total / (end - min(answer.begin for answer in answers))}
     gaps = [b - a for one in answers for a, b in zip(one.arrivals, one.arrivals[1:])]
+    seconds = max(one.arrivals[-1] for one in answers) - min(one.arrivals[0] for one in answers)
+    if seconds == 0:
+        sys.exit("serve.py: answers of %d tokens come at once, there is nothing to measure; --tokens makes them longer" % arguments.tokens)
     return {
-        "rate": (total - n) / (max(one.arrivals[-1] for one in answers) - min(one.arrivals[0] for one in answers)),
+        "rate": (total - n) / seconds,
         "first": statistics.median(one.arrivals[0] - one.begin for one in answers),
         "p50": percentile(gaps, 0.5),
         "p99": percentile(gaps, 0.99),

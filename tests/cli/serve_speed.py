@@ -58,7 +58,7 @@ def travels(server):
 def measures():
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "result.json")
-        p = subprocess.run([sys.executable, BENCH, PROGRAM, VALLEY, "--streams", "1,3", "--tokens", "24", "--rounds", "1",
+        p = subprocess.run([sys.executable, BENCH, PROGRAM, VALLEY, "--streams", "1,3", "--tokens", "400", "--rounds", "1",
                             "--prompt-tokens", "600", "--beside-tokens", "300", "--beside-after", "0.02", "--json-bytes", "50000",
                             "--json", path],
                            capture_output=True, text=True)
