@@ -15,10 +15,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
+#include "chance.h"
 #include "json_out.h"
 #include "report.h"
+#include "stop_strings.h"
 #include "terminal.h"
 
 /* State of one neap_cli_generate call. */
@@ -31,12 +32,6 @@ typedef struct work {
     int n_top;                /* alternatives in the logprobs; -1 = none wanted */
     double begin, first, last;
 } work;
-
-static uint64_t fresh_seed(void) {
-    uint64_t seed = 0;
-    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = (uint64_t)(neap_cli_seconds() * 1e9);
-    return seed >> 11; /* 53 bits: exact in JSON, and accepted by --seed */
-}
 
 /* ---- request ---- */
 
@@ -99,16 +94,11 @@ static void add_content(work *w, const char *text, size_t n, int is_last) {
     }
     neap_cli_text_add(&w->held, text, n);
     const char *held = neap_cli_text_string(&w->held);
-    size_t size = w->held.n, found = size, keep = 0;
-    for (size_t i = 0; i < stop->n; i++) {
-        size_t length = strlen(stop->items[i]);
-        const char *hit = length > 0 ? memmem(held, size, stop->items[i], length) : NULL;
-        if (hit != NULL && (size_t)(hit - held) < found) found = (size_t)(hit - held), w->is_stopped = 1;
-        for (size_t k = length > 0 ? length - 1 : 0; k > keep; k--) {
-            if (k <= size && memcmp(held + size - k, stop->items[i], k) == 0) keep = k;
-        }
-    }
-    size_t ready = w->is_stopped ? found : is_last ? size : size - keep;
+    size_t size = w->held.n;
+    const char *found;
+    size_t ready = neap_cli_stop_scan(held, size, stop->items, stop->n, &found);
+    w->is_stopped = found != NULL;
+    if (is_last && !w->is_stopped) ready = size;
     emit_content(w, held, ready);
     memmove(w->held.data, w->held.data + ready, size - ready);
     neap_cli_text_cut(&w->held, size - ready);
@@ -240,7 +230,7 @@ int neap_cli_generate(neap_cli_session *s, const int32_t *tokens, size_t n_token
     neap_logit_bias *bias = NULL;
     neap_seq *seq = NULL;
     a->n_prompt = n_tokens;
-    a->seed = s->options->seed < 0 ? fresh_seed() : (uint64_t)s->options->seed;
+    a->seed = s->options->seed < 0 ? neap_cli_fresh_seed() : (uint64_t)s->options->seed;
     if (w.n_top >= 0) neap_cli_json_open(&a->logprobs, NULL, '[');
     int code = parse_bias(&s->options->logit_bias, &bias);
     if (code == NEAP_EXIT_OK && request != NULL)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "encode.h"
 #include "generate.h"
 #include "report.h"
 #include "terminal.h"
@@ -246,25 +247,11 @@ int32_t neap_cli_session_context(const neap_cli_session *s, size_t n_prompt) {
 
 int neap_cli_tokenize_text(const neap_tokenizer *t, const char *text, size_t n, uint32_t flags, int32_t **tokens,
                            size_t *n_tokens) {
-    size_t capacity = n / 2 + 16;
-    *tokens = neap_cli_alloc(capacity, sizeof **tokens);
-    neap_status status = neap_tokenize(t, text, n, flags, *tokens, capacity, n_tokens);
-    if (status == NEAP_TOO_SMALL) {
-        *tokens = neap_cli_grow(*tokens, *n_tokens, sizeof **tokens);
-        status = neap_tokenize(t, text, n, flags, *tokens, *n_tokens, n_tokens);
-    }
-    return neap_cli_failed(status, NEAP_CLI_RUNNING);
+    return neap_cli_failed(neap_cli_text_to_tokens(t, text, n, flags, tokens, n_tokens), NEAP_CLI_RUNNING);
 }
 
 int neap_cli_encode_chat(const neap_tokenizer *t, const char *json, size_t n, int32_t **tokens, size_t *n_tokens) {
-    size_t capacity = n / 2 + 64;
-    *tokens = neap_cli_alloc(capacity, sizeof **tokens);
-    neap_status status = neap_chat_encode(t, json, n, *tokens, capacity, n_tokens);
-    if (status == NEAP_TOO_SMALL) {
-        *tokens = neap_cli_grow(*tokens, *n_tokens, sizeof **tokens);
-        status = neap_chat_encode(t, json, n, *tokens, *n_tokens, n_tokens);
-    }
-    return neap_cli_failed(status, NEAP_CLI_RUNNING);
+    return neap_cli_failed(neap_cli_chat_to_tokens(t, json, n, tokens, n_tokens, NULL, NULL), NEAP_CLI_RUNNING);
 }
 
 int neap_cli_has_chat(const neap_tokenizer *t) { return t != NULL && strcmp(neap_chat_format(t), "none") != 0; }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "commands.h"
+#include "encode.h"
 #include "generate.h"
 #include "json_in.h"
 #include "json_out.h"
@@ -15,22 +16,19 @@
 
 static int decode(const neap_cli_options *o, const neap_tokenizer *t) {
     int32_t *ids = NULL;
-    size_t n = 0, needed = 0;
+    size_t n = 0;
     int code = strcmp(o->decode, "-") == 0 ? neap_cli_read_ids("-", &ids, &n)
                                            : neap_cli_parse_ids("--decode", o->decode, &ids, &n);
     if (code == NEAP_EXIT_OK) {
         uint32_t flags = o->special ? NEAP_DETOKENIZE_SPECIAL : 0;
-        neap_status status = neap_detokenize(t, ids, n, flags, NULL, 0, &needed);
-        if (status == NEAP_TOO_SMALL || status == NEAP_OK) {
-            char *text = neap_cli_alloc(needed + 1, 1);
-            status = neap_detokenize(t, ids, n, flags, text, needed, &needed);
-            if (status == NEAP_OK) {
-                neap_cli_out(text, needed);
-                /* A shell prompt should not stick to the text; files get the exact bytes. */
-                if (neap_cli_stdout_is_tty() && needed > 0 && text[needed - 1] != '\n') neap_cli_out("\n", 1);
-            }
-            free(text);
+        neap_cli_text text = {0};
+        neap_status status = neap_cli_tokens_to_text(t, ids, n, flags, &text);
+        if (status == NEAP_OK) {
+            neap_cli_out(neap_cli_text_string(&text), text.n);
+            /* A shell prompt should not stick to the text; files get the exact bytes. */
+            if (neap_cli_stdout_is_tty() && text.n > 0 && text.data[text.n - 1] != '\n') neap_cli_out("\n", 1);
         }
+        neap_cli_text_free(&text);
         code = neap_cli_failed(status, NEAP_CLI_RUNNING);
     }
     free(ids);

@@ -91,7 +91,8 @@ neap_test_program(grammar_oracle tests/fuzz/grammar_oracle.c)
 neap_script_test(fuzz.checkpoint_oracle tests/cli/checkpoint_oracle.py)
 # the HTTP layer alone
 list(TRANSFORM http_sources PREPEND apps/server/)
-neap_test_program(http_echo tests/cli/http_echo.c ${http_sources} apps/buffer.c apps/report.c apps/terminal.c)
+neap_test_program(http_echo tests/cli/http_echo.c ${http_sources} apps/buffer.c apps/chance.c
+    apps/report.c apps/terminal.c)
 target_link_libraries(http_echo PRIVATE PkgConfig::EVENT)
 if(EVENT_TLS_FOUND)
     target_link_libraries(http_echo PRIVATE PkgConfig::EVENT_TLS)

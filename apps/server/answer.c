@@ -16,9 +16,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
+#include "../chance.h"
+#include "../encode.h"
 #include "../json_out.h"
 #include "../terminal.h"
 #include "answer_inner.h"
@@ -226,12 +227,6 @@ static void on_event(void *user, const neap_job_event *e) {
 
 /* ---- jobs ---- */
 
-static uint64_t fresh_seed(void) {
-    uint64_t seed = 0;
-    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = (uint64_t)(neap_cli_seconds() * 1e9);
-    return seed >> 11;
-}
-
 static void submit(neap_answer *a) {
     const neap_serve_limits *limits = &a->server->config.limits;
     const neap_serve_params *p = &a->params;
@@ -244,9 +239,8 @@ static void submit(neap_answer *a) {
              p->cache_salt != NULL ? p->cache_salt : "");
     r.space = space;
     r.no_prefix = !p->cache_prompt;
-    r.max_tokens = p->max_tokens < 0 || p->max_tokens > INT32_MAX ? INT32_MAX : (int32_t)p->max_tokens;
     if (a->style->is_chat) r.n_stop = 0, r.stop = NULL;
-    uint64_t seed = p->has_seed ? r.sampling.seed : fresh_seed();
+    uint64_t seed = p->has_seed ? r.sampling.seed : neap_cli_fresh_seed();
     for (size_t i = 0; i < a->n_choices; i++) {
         neap_answer_choice *c = &a->choices[i];
         const neap_answer_prompt *prompt = &a->prompts[c->prompt];
@@ -295,17 +289,10 @@ int neap_answer_constrain(neap_answer *a, const char *json, size_t n, neap_serve
 
 int neap_answer_encode_chat(neap_answer *a, neap_serve_problem *problem) {
     const neap_serve_params *p = &a->params;
-    size_t capacity = p->chat_bytes / 2 + 256, n_tokens = 0, n_marks = 0, marks_capacity = 256;
+    size_t n_tokens = 0, n_marks = 0;
     int32_t *tokens = NULL, *marks = NULL;
-    neap_status status = NEAP_TOO_SMALL;
-    for (int round = 0; status == NEAP_TOO_SMALL && round < 3; round++) {
-        tokens = neap_cli_grow(tokens, capacity, sizeof *tokens);
-        marks = neap_cli_grow(marks, marks_capacity, sizeof *marks);
-        status = neap_chat_encode_marked(a->tokenizer, p->chat, p->chat_bytes, tokens, capacity, &n_tokens, marks,
-                                         marks_capacity, &n_marks);
-        capacity = n_tokens > capacity ? n_tokens : capacity;
-        marks_capacity = n_marks > marks_capacity ? n_marks : marks_capacity;
-    }
+    neap_status status =
+        neap_cli_chat_to_tokens(a->tokenizer, p->chat, p->chat_bytes, &tokens, &n_tokens, &marks, &n_marks);
     if (status != NEAP_OK) {
         neap_serve_problem_library(problem, status);
         free(tokens);
@@ -396,14 +383,6 @@ static void prepared(void *user) {
     leave(a);
 }
 
-static void make_id(char *text, size_t capacity, const char *prefix) {
-    unsigned char bytes[16];
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) memset(bytes, 0, sizeof bytes);
-    size_t n = (size_t)snprintf(text, capacity, "%s", prefix);
-    for (size_t i = 0; i < sizeof bytes && n + 3 <= capacity; i++, n += 2)
-        snprintf(text + n, capacity - n, "%02x", bytes[i]);
-}
-
 void neap_answer_start(neap_serve_call *call, const neap_answer_style *style) {
     neap_server *s = call->server;
     neap_answer *a = neap_cli_alloc(1, sizeof *a);
@@ -417,7 +396,9 @@ void neap_answer_start(neap_serve_call *call, const neap_answer_style *style) {
     a->model = neap_cli_copy(s->config.alias);
     a->keeps_text = s->config.log_content;
     a->params.n = 1;
-    make_id(a->id, sizeof a->id, style->id_prefix);
+    char id[NEAP_CLI_ID_CHARACTERS + 1];
+    neap_cli_fresh_id(id);
+    snprintf(a->id, sizeof a->id, "%s%s", style->id_prefix, id);
     a->body = neap_http_take_body(a->x, &a->body_bytes);
     a->next = s->answers;
     if (s->answers != NULL) s->answers->before = a;

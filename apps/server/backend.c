@@ -17,15 +17,8 @@
 
 #include "../buffer.h"
 #include "../report.h"
+#include "../terminal.h"
 #include "backend_inner.h"
-
-static int64_t nanoseconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-double neap_backend_now(void) { return (double)nanoseconds() * 1e-9; }
 
 static struct timespec at_time(double seconds) {
     struct timespec t = {.tv_sec = (time_t)seconds};
@@ -100,13 +93,13 @@ static int may_wait(const neap_backend *b, double step) {
 
 /* Returns 0 when the engine is broken. */
 static int work(neap_backend *b, neap_job *inbox, int *has_work, double *deadline) {
-    b->began = b->now = neap_backend_now();
+    b->began = b->now = neap_cli_seconds();
     neap_jobs_submit(b, inbox);
     if (b->batch != NULL && b->batch->is_urgent) neap_batch_post(b);
-    atomic_store(&b->alive, nanoseconds());
+    atomic_store(&b->alive, neap_cli_seconds());
     neap_status status = neap_step(b->engine);
-    b->now = neap_backend_now();
-    atomic_store(&b->alive, nanoseconds());
+    b->now = neap_cli_seconds();
+    atomic_store(&b->alive, neap_cli_seconds());
     if (status != NEAP_OK && status != NEAP_AGAIN && status != NEAP_BUSY) {
         fail(b, status, NEAP_CLI_RUNNING);
         neap_jobs_fail_all(b, NULL, NEAP_INTERNAL);
@@ -137,11 +130,11 @@ static void serve(neap_backend *b) {
                 (void)pthread_cond_timedwait(&b->wake, &b->mutex, &until);
             else
                 pthread_cond_wait(&b->wake, &b->mutex);
-            if (!b->is_woken && (deadline == 0 || neap_backend_now() < deadline)) continue; /* woken by chance */
+            if (!b->is_woken && (deadline == 0 || neap_cli_seconds() < deadline)) continue; /* woken by chance */
         }
         neap_job *inbox = take_inbox(b);
         pthread_mutex_unlock(&b->mutex);
-        atomic_store(&b->alive, nanoseconds());
+        atomic_store(&b->alive, neap_cli_seconds());
         atomic_store(&b->is_busy, 1);
         if (is_broken) {
             neap_jobs_fail_all(b, inbox, NEAP_INTERNAL);
@@ -260,7 +253,7 @@ int neap_backend_create(neap_backend **out, neap_http *http, const neap_backend_
 }
 
 int neap_backend_stop(neap_backend *b, double seconds) {
-    struct timespec until = at_time(neap_backend_now() + seconds);
+    struct timespec until = at_time(neap_cli_seconds() + seconds);
     int waited = 0;
     pthread_mutex_lock(&b->mutex);
     b->is_stopping = b->is_woken = 1;
@@ -330,8 +323,8 @@ void neap_backend_options_now(const neap_backend *b, neap_engine_options *out) {
 
 /* Two ways to stand still: in a step, or asleep although there is something to do. */
 double neap_backend_stall(const neap_backend *b) {
-    double now = neap_backend_now(), passed = 0;
-    if (atomic_load(&b->is_busy)) passed = now - (double)atomic_load(&b->alive) * 1e-9;
+    double now = neap_cli_seconds(), passed = 0;
+    if (atomic_load(&b->is_busy)) passed = now - atomic_load(&b->alive);
     pthread_mutex_lock(mutex_of(b));
     if (b->is_woken && now - b->woken > passed) passed = now - b->woken;
     pthread_mutex_unlock(mutex_of(b));

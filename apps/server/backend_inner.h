@@ -81,7 +81,7 @@ struct neap_backend {
     /* for anybody */
     _Atomic int phase, is_busy;
     _Atomic uint64_t loaded, to_load;
-    _Atomic int64_t alive; /* nanoseconds of the monotonic clock */
+    _Atomic double alive; /* neap_cli_seconds of the latest sign of life */
     /* engine thread */
     neap_engine *engine;
     neap_job *active;
@@ -91,8 +91,6 @@ struct neap_backend {
     /* loop thread */
     neap_job *jobs, *outbox, *outbox_last;
 };
-
-double neap_backend_now(void);
 
 /* job.c, on the engine thread */
 void neap_batch_add(neap_backend *b, neap_job *j, const neap_event *e);

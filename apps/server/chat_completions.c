@@ -9,7 +9,7 @@
  *
  * Called by answer.c through the style; owns nothing. */
 #include "../json_out.h"
-#include "answer.h"
+#include "openai_form.h"
 
 /* ---- logprobs ---- */
 
@@ -60,31 +60,10 @@ static void add_logprobs(const neap_answer *a, neap_cli_text *out, const neap_an
 
 /* ---- streams ---- */
 
-static void open_chunk(const neap_answer *a, neap_cli_text *out) {
-    neap_cli_json_open(out, NULL, '{');
-    neap_cli_json_cstring(out, "id", a->id);
-    neap_cli_json_cstring(out, "object", "chat.completion.chunk");
-    neap_cli_json_int(out, "created", a->created);
-    neap_cli_json_cstring(out, "model", a->model);
-    neap_cli_json_cstring(out, "system_fingerprint", a->server->fingerprint);
-    neap_cli_json_open(out, "choices", '[');
-}
-
-static void send_chunk(neap_answer *a, neap_cli_text *out) {
-    neap_cli_json_close(out, '}');
-    neap_answer_send(a, NULL, neap_cli_text_string(out), out->n);
-    neap_cli_text_free(out);
-}
-
-/* Everything behind the choices, and out with it. */
-static void close_chunk(neap_answer *a, neap_cli_text *out) {
-    neap_cli_json_close(out, ']');
-    if (a->params.include_usage) neap_cli_json_raw(out, "usage", "null", 4);
-    send_chunk(a, out);
-}
+static const char chunk[] = "chat.completion.chunk";
 
 static void open_choice(const neap_answer_choice *c, neap_cli_text *out) {
-    open_chunk(c->answer, out);
+    neap_openai_open(c->answer, out, chunk);
     neap_cli_json_open(out, NULL, '{');
     neap_cli_json_int(out, "index", c->index);
     neap_cli_json_open(out, "delta", '{');
@@ -110,7 +89,8 @@ static void begin(neap_answer *a) {
         neap_cli_json_cstring(&out, "role", "assistant");
         neap_cli_json_cstring(&out, "content", "");
         close_choice(&a->choices[i], &out, NULL, NULL);
-        close_chunk(a, &out);
+        neap_openai_choices_end(a, &out);
+        neap_openai_send(a, &out);
     }
 }
 
@@ -140,45 +120,24 @@ static void piece(neap_answer_choice *c, const neap_answer_piece *p) {
         neap_cli_json_string(&out, p->kind == NEAP_CHAT_CONTENT ? "content" : "reasoning_content", p->text,
                              p->text_bytes);
     close_choice(c, &out, p, NULL);
-    close_chunk(c->answer, &out);
+    neap_openai_choices_end(c->answer, &out);
+    neap_openai_send(c->answer, &out);
 }
 
 static void finish(neap_answer_choice *c) {
-    neap_answer *a = c->answer;
     neap_cli_text out = {0};
     open_choice(c, &out);
     close_choice(c, &out, NULL, c->finish);
-    neap_cli_json_close(&out, ']');
-    if (a->params.include_usage) neap_cli_json_raw(&out, "usage", "null", 4);
-    if (a->params.timings && a->n_done == a->n_choices) neap_answer_timings_json(a, &out, "timings");
-    send_chunk(a, &out);
+    neap_openai_send_finish(c->answer, &out);
 }
 
-static void end(neap_answer *a) {
-    if (a->params.include_usage) {
-        neap_cli_text out = {0};
-        open_chunk(a, &out);
-        neap_cli_json_close(&out, ']');
-        neap_answer_usage_json(a, &out, "usage");
-        send_chunk(a, &out);
-    }
-    neap_answer_send(a, NULL, "[DONE]", 6);
-}
+static void end(neap_answer *a) { neap_openai_send_end(a, chunk); }
 
 static void progress(neap_answer_choice *c, int64_t done, double ms) {
-    neap_answer *a = c->answer;
     neap_cli_text out = {0};
     open_choice(c, &out);
     close_choice(c, &out, NULL, NULL);
-    neap_cli_json_close(&out, ']');
-    if (a->params.include_usage) neap_cli_json_raw(&out, "usage", "null", 4);
-    neap_cli_json_open(&out, "prompt_progress", '{');
-    neap_cli_json_int(&out, "total", (int64_t)a->prompts[c->prompt].n_tokens);
-    neap_cli_json_int(&out, "cache", c->n_cached);
-    neap_cli_json_int(&out, "processed", done);
-    neap_cli_json_real(&out, "time_ms", ms, 6);
-    neap_cli_json_close(&out, '}');
-    send_chunk(a, &out);
+    neap_openai_send_progress(c, &out, done, ms);
 }
 
 /* ---- whole ---- */
@@ -220,18 +179,9 @@ static void add_choice(neap_cli_text *out, const neap_answer_choice *c) {
 }
 
 static void whole(neap_answer *a, neap_cli_text *out) {
-    neap_cli_json_open(out, NULL, '{');
-    neap_cli_json_cstring(out, "id", a->id);
-    neap_cli_json_cstring(out, "object", "chat.completion");
-    neap_cli_json_int(out, "created", a->created);
-    neap_cli_json_cstring(out, "model", a->model);
-    neap_cli_json_cstring(out, "system_fingerprint", a->server->fingerprint);
-    neap_cli_json_open(out, "choices", '[');
+    neap_openai_open(a, out, "chat.completion");
     for (size_t i = 0; i < a->n_choices; i++) add_choice(out, &a->choices[i]);
-    neap_cli_json_close(out, ']');
-    neap_answer_usage_json(a, out, "usage");
-    if (a->params.timings) neap_answer_timings_json(a, out, "timings");
-    neap_cli_json_close(out, '}');
+    neap_openai_close(a, out);
 }
 
 static const neap_answer_style style = {.api = NEAP_API_CHAT,

@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../encode.h"
 #include "../json_out.h"
-#include "answer.h"
+#include "openai_form.h"
 
 typedef struct extra {
     neap_cli_text *echo; /* [n_prompts]; NULL without echo */
@@ -22,14 +23,9 @@ typedef struct extra {
 
 static int add_text(neap_answer *a, const char *text, size_t n, neap_serve_problem *problem) {
     uint32_t flags = a->params.allow_special ? NEAP_TOKENIZE_SPECIAL : 0;
-    size_t capacity = n / 2 + 64, n_tokens = 0;
-    int32_t *tokens = neap_cli_alloc(capacity, sizeof *tokens);
-    neap_status status = neap_tokenize(a->tokenizer, text, n, flags, tokens, capacity, &n_tokens);
-    if (status == NEAP_TOO_SMALL) {
-        capacity = n_tokens;
-        tokens = neap_cli_grow(tokens, capacity, sizeof *tokens);
-        status = neap_tokenize(a->tokenizer, text, n, flags, tokens, capacity, &n_tokens);
-    }
+    size_t n_tokens = 0;
+    int32_t *tokens = NULL;
+    neap_status status = neap_cli_text_to_tokens(a->tokenizer, text, n, flags, &tokens, &n_tokens);
     if (status != NEAP_OK) {
         neap_serve_problem_library(problem, status);
         free(tokens);
@@ -47,14 +43,8 @@ static void add_ids(neap_answer *a, const json_t *ids) {
 }
 
 static void ids_text(const neap_answer *a, const neap_answer_prompt *p, neap_cli_text *out) {
-    size_t needed = 0;
     if (a->tokenizer == NULL) return;
-    neap_detokenize(a->tokenizer, p->tokens, p->n_tokens, NEAP_DETOKENIZE_SPECIAL, NULL, 0, &needed);
-    char *text = neap_cli_alloc(needed + 1, 1);
-    if (neap_detokenize(a->tokenizer, p->tokens, p->n_tokens, NEAP_DETOKENIZE_SPECIAL, text, needed, &needed) ==
-        NEAP_OK)
-        neap_cli_text_add(out, text, needed);
-    free(text);
+    (void)neap_cli_tokens_to_text(a->tokenizer, p->tokens, p->n_tokens, NEAP_DETOKENIZE_SPECIAL, out);
 }
 
 /* Prompt i of the request; a list of lists has lists in it, one list of ids is one prompt. */
@@ -191,15 +181,7 @@ static void add_logprobs(neap_answer_choice *c, neap_cli_text *out, const neap_a
 
 /* ---- both forms ---- */
 
-static void open_body(const neap_answer *a, neap_cli_text *out) {
-    neap_cli_json_open(out, NULL, '{');
-    neap_cli_json_cstring(out, "id", a->id);
-    neap_cli_json_cstring(out, "object", "text_completion");
-    neap_cli_json_int(out, "created", a->created);
-    neap_cli_json_cstring(out, "model", a->model);
-    neap_cli_json_cstring(out, "system_fingerprint", a->server->fingerprint);
-    neap_cli_json_open(out, "choices", '[');
-}
+static const char object[] = "text_completion"; /* of chunks too */
 
 static void add_choice(neap_answer_choice *c, neap_cli_text *out, const char *text, size_t n_text,
                        const neap_answer_token *tokens, size_t n_tokens, const char *finish) {
@@ -213,26 +195,18 @@ static void add_choice(neap_answer_choice *c, neap_cli_text *out, const char *te
 
 /* ---- streams ---- */
 
-static void send(neap_answer *a, neap_cli_text *out) {
-    neap_cli_json_close(out, '}');
-    neap_answer_send(a, NULL, neap_cli_text_string(out), out->n);
-    neap_cli_text_free(out);
-}
-
-static void null_usage(const neap_answer *a, neap_cli_text *out) {
-    if (a->params.include_usage) neap_cli_json_raw(out, "usage", "null", 4);
-}
-
 static void send_text(neap_answer_choice *c, const char *text, size_t n_text, const neap_answer_token *tokens,
                       size_t n_tokens, const char *finish) {
     neap_answer *a = c->answer;
     neap_cli_text out = {0};
-    open_body(a, &out);
+    neap_openai_open(a, &out, object);
     add_choice(c, &out, text, n_text, tokens, n_tokens, finish);
-    neap_cli_json_close(&out, ']');
-    null_usage(a, &out);
-    if (finish != NULL && a->params.timings && a->n_done == a->n_choices) neap_answer_timings_json(a, &out, "timings");
-    send(a, &out);
+    if (finish != NULL) {
+        neap_openai_send_finish(a, &out);
+        return;
+    }
+    neap_openai_choices_end(a, &out);
+    neap_openai_send(a, &out);
 }
 
 static void begin(neap_answer *a) {
@@ -249,38 +223,20 @@ static void piece(neap_answer_choice *c, const neap_answer_piece *p) {
 
 static void finish(neap_answer_choice *c) { send_text(c, "", 0, NULL, 0, c->finish); }
 
-static void end(neap_answer *a) {
-    if (a->params.include_usage) {
-        neap_cli_text out = {0};
-        open_body(a, &out);
-        neap_cli_json_close(&out, ']');
-        neap_answer_usage_json(a, &out, "usage");
-        send(a, &out);
-    }
-    neap_answer_send(a, NULL, "[DONE]", 6);
-}
+static void end(neap_answer *a) { neap_openai_send_end(a, object); }
 
 static void progress(neap_answer_choice *c, int64_t done, double ms) {
-    neap_answer *a = c->answer;
     neap_cli_text out = {0};
-    open_body(a, &out);
+    neap_openai_open(c->answer, &out, object);
     add_choice(c, &out, "", 0, NULL, 0, NULL);
-    neap_cli_json_close(&out, ']');
-    null_usage(a, &out);
-    neap_cli_json_open(&out, "prompt_progress", '{');
-    neap_cli_json_int(&out, "total", (int64_t)a->prompts[c->prompt].n_tokens);
-    neap_cli_json_int(&out, "cache", c->n_cached);
-    neap_cli_json_int(&out, "processed", done);
-    neap_cli_json_real(&out, "time_ms", ms, 6);
-    neap_cli_json_close(&out, '}');
-    send(a, &out);
+    neap_openai_send_progress(c, &out, done, ms);
 }
 
 /* ---- whole ---- */
 
 static void whole(neap_answer *a, neap_cli_text *out) {
     const extra *e = a->user;
-    open_body(a, out);
+    neap_openai_open(a, out, object);
     for (size_t i = 0; i < a->n_choices; i++) {
         neap_answer_choice *c = &a->choices[i];
         neap_cli_text text = {0};
@@ -290,10 +246,7 @@ static void whole(neap_answer *a, neap_cli_text *out) {
                    c->finish);
         neap_cli_text_free(&text);
     }
-    neap_cli_json_close(out, ']');
-    neap_answer_usage_json(a, out, "usage");
-    if (a->params.timings) neap_answer_timings_json(a, out, "timings");
-    neap_cli_json_close(out, '}');
+    neap_openai_close(a, out);
 }
 
 static const neap_answer_style style = {.api = NEAP_API_COMPLETIONS,

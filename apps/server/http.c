@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "../report.h"
+#include "../terminal.h"
 #include "http_inner.h"
 
 struct neap_http_posted {
@@ -47,12 +48,6 @@ void neap_http_limits_init(neap_http_limits *l) {
                             .write_seconds = 30,
                             .idle_seconds = 60,
                             .body_rate = 1024};
-}
-
-double neap_http_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- other threads ---- */
@@ -265,7 +260,7 @@ void neap_http_body_freed(neap_http_exchange *x) {
 int neap_http_is_local(const neap_http_exchange *x) { return x->is_local; }
 const char *neap_http_peer(const neap_http_exchange *x) { return x->peer; }
 const char *neap_http_id(const neap_http_exchange *x) { return x->id; }
-double neap_http_seconds(const neap_http_exchange *x) { return neap_http_now() - x->started; }
+double neap_http_seconds(const neap_http_exchange *x) { return neap_cli_seconds() - x->started; }
 int32_t neap_http_status(const neap_http_exchange *x) { return x->status; }
 uint64_t neap_http_sent(const neap_http_exchange *x) { return x->body_sent; }
 void neap_http_set_user(neap_http_exchange *x, void *user) { x->user = user; }

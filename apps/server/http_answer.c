@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../terminal.h"
 #include "http_inner.h"
 
 static const struct {
@@ -60,7 +61,7 @@ static const char *date_of(neap_http *s) {
 /* ---- bytes ---- */
 
 static void begin_backlog(neap_http_connection *c) {
-    c->write_since = c->backlog_since = neap_http_now();
+    c->write_since = c->backlog_since = neap_cli_seconds();
     c->backlog_taken = 0;
 }
 

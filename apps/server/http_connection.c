@@ -13,9 +13,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
+#include "../chance.h"
+#include "../terminal.h"
 #include "http_inner.h"
 
 static const double linger_seconds = 2;
@@ -55,7 +56,7 @@ void neap_http_connection_arm(neap_http_connection *c) {
         return;
     }
     if (c->armed_for != 0 && c->armed_for <= until) return;
-    double left = until - neap_http_now();
+    double left = until - neap_cli_seconds();
     if (left < 0) left = 0;
     struct timeval t = {.tv_sec = (time_t)left, .tv_usec = (suseconds_t)((left - floor(left)) * 1e6)};
     event_add(c->timer, &t);
@@ -75,7 +76,7 @@ static void on_deadline(evutil_socket_t fd, short what, void *user) {
     neap_http_connection *c = user;
     (void)fd, (void)what;
     c->armed_for = 0;
-    double now = neap_http_now();
+    double now = neap_cli_seconds();
     if (next_deadline(c) > now) {
         neap_http_connection_arm(c);
         return;
@@ -98,7 +99,7 @@ static int begin_exchange(neap_http_connection *c) {
     x->http = s;
     x->connection = c;
     x->n_references = 1;
-    x->started = c->read_since = neap_http_now();
+    x->started = c->read_since = neap_cli_seconds();
     x->is_local = c->is_local;
     memcpy(x->peer, c->peer, sizeof x->peer);
     x->next_all = s->exchanges;
@@ -124,12 +125,7 @@ static void make_id(neap_http_exchange *x) {
         memcpy(x->id, sent, n + 1);
         return;
     }
-    unsigned char random[16];
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) return; /* no id rather than a known one */
-    for (size_t i = 0; i < sizeof random; i++) {
-        x->id[2 * i] = "0123456789abcdef"[random[i] >> 4];
-        x->id[2 * i + 1] = "0123456789abcdef"[random[i] & 15];
-    }
+    neap_cli_fresh_id(x->id);
 }
 
 /* Takes the first exchange out of the queue: its last byte is sent, or the client left. */
@@ -156,7 +152,7 @@ static void on_output(struct evbuffer *out, const struct evbuffer_cb_info *info,
     neap_http_connection *c = user;
     (void)out;
     if (info->n_deleted == 0) return;
-    c->write_since = neap_http_now();
+    c->write_since = neap_cli_seconds();
     c->backlog_taken += info->n_deleted;
 }
 
@@ -195,7 +191,7 @@ static void begin_linger(neap_http_connection *c) {
         return;
     }
     c->is_lingering = 1;
-    c->linger_until = neap_http_now() + linger_seconds;
+    c->linger_until = neap_cli_seconds() + linger_seconds;
     if (c->is_tls) neap_http_tls_goodbye(c->stream);
     shutdown(bufferevent_getfd(c->stream), SHUT_WR);
     neap_http_connection_arm(c);
@@ -219,7 +215,7 @@ static void on_head(neap_http_connection *c, neap_http_exchange *x) {
     x->is_known = 1;
     s->n_exchanges++;
     make_id(x);
-    c->read_since = neap_http_now();
+    c->read_since = neap_cli_seconds();
     if (!x->message.keep_alive) c->is_last = 1;
     if (s->handler.head != NULL) s->handler.head(s->handler.user, x);
     if (x->skips_body) {
@@ -274,7 +270,7 @@ static void take_stock(neap_http_connection *c) {
     while (c->first != NULL && c->first->is_ended && c->first != c->writer && c->first != c->reading &&
            c->first->end_mark <= sent) {
         c->n_served++;
-        c->idle_since = neap_http_now();
+        c->idle_since = neap_cli_seconds();
         let_go(c, 0);
     }
     neap_http_exchange *w = c->writer;
@@ -365,7 +361,7 @@ static neap_http_connection *make(neap_http *s, struct bufferevent *stream, int 
     }
     c->http = s;
     c->stream = stream;
-    c->started = c->idle_since = c->write_since = c->backlog_since = neap_http_now();
+    c->started = c->idle_since = c->write_since = c->backlog_since = neap_cli_seconds();
     c->is_over = is_over;
     c->next = s->connections;
     c->link = &s->connections;

@@ -105,8 +105,6 @@ struct neap_http_exchange {
     char peer[NEAP_HTTP_PEER_MAX];
 };
 
-double neap_http_now(void);
-
 /* http.c */
 void neap_http_own(neap_http_exchange *x); /* from its request, or the beginning of an answer */
 void neap_http_unreference(neap_http_exchange *x);

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "../buffer.h"
+#include "../terminal.h"
 #include "backend_inner.h"
 
 /* ---- grammars ---- */
@@ -164,7 +165,7 @@ static void finish_job(neap_job *j) {
 static void deliver(void *user) {
     neap_batch *batch = user;
     neap_backend *b = batch->b;
-    double now = neap_backend_now();
+    double now = neap_cli_seconds();
     for (size_t i = 0; i < batch->n; i++) {
         neap_batch_entry *entry = &batch->entries[i];
         neap_job *j = entry->job;
@@ -289,7 +290,7 @@ size_t neap_jobs_poll(neap_backend *b) {
 }
 
 double neap_jobs_deadlines(neap_backend *b) {
-    double now = neap_backend_now(), first = 0;
+    double now = neap_cli_seconds(), first = 0;
     for (neap_job *j = b->active; j != NULL; j = j->next) {
         if (j->timed_out != 0) continue;
         if (j->deadline > 0 && now >= j->deadline) j->timed_out = 1;
@@ -325,7 +326,7 @@ void neap_jobs_fail_all(neap_backend *b, neap_job *inbox, neap_status status) {
 
 /* Under the mutex. */
 static void wake(neap_backend *b) {
-    if (!b->is_woken) b->woken = neap_backend_now();
+    if (!b->is_woken) b->woken = neap_cli_seconds();
     b->is_woken = 1;
     pthread_cond_signal(&b->wake);
 }
@@ -333,7 +334,7 @@ static void wake(neap_backend *b) {
 neap_job *neap_job_submit(neap_backend *b, const neap_request *request, neap_shared_grammar *grammar,
                           double deadline_seconds, double queue_seconds, const neap_job_callbacks *callbacks) {
     neap_job *j = neap_cli_alloc(1, sizeof *j);
-    double now = neap_backend_now();
+    double now = neap_cli_seconds();
     j->b = b;
     copy_request(&j->request, request);
     j->grammar = grammar;

@@ -5,13 +5,11 @@
  *
  * Called on prep threads, and by messages/count_tokens and apply-template (which are chat requests that want no
  * answer). Owns nothing; neap_serve_params owns the tree and what was built from it. Source: params_table.c. */
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "params_inner.h"
 
@@ -156,17 +154,6 @@ static int read_members(neap_params_reader *r) {
 
 /* ---- before and after ---- */
 
-static uint64_t random_seed(void) {
-    uint64_t seed = 0;
-    size_t done = 0;
-    while (done < sizeof seed) {
-        ssize_t n = getrandom((char *)&seed + done, sizeof seed - done, 0);
-        if (n < 0 && errno != EINTR) break; /* no kernel that this runs on says so for so few bytes */
-        if (n > 0) done += (size_t)n;
-    }
-    return seed;
-}
-
 static void set_defaults(neap_params_reader *r) {
     neap_serve_params *p = r->p;
     *p = (neap_serve_params){.n = 1, .max_tokens = -1, .max_completion_tokens = -1, .logprobs = -1};
@@ -208,7 +195,6 @@ static int finish(neap_params_reader *r) {
         p->request.sampling.seed = (uint64_t)r->s->config.cli.seed;
         p->has_seed = 1;
     }
-    if (!p->has_seed) p->request.sampling.seed = random_seed();
     double limit = r->limits->request_seconds;
     if (limit > 0 && (p->deadline <= 0 || p->deadline > limit)) p->deadline = limit;
     p->request.max_tokens = p->max_tokens < 0 || p->max_tokens > INT32_MAX ? INT32_MAX : (int32_t)p->max_tokens;

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../stop_strings.h"
 #include "answer_inner.h"
 
 /* ---- lists of tokens ---- */
@@ -178,20 +179,11 @@ static void add_content(neap_answer_choice *c, const char *text, size_t n, int i
     keep_tokens(c);
     neap_cli_text_add(&c->held, text, n);
     const char *held = neap_cli_text_string(&c->held);
-    size_t size = c->held.n, found = size, keep = 0;
-    for (size_t i = 0; i < r->n_stop; i++) {
-        size_t length = strlen(r->stop[i]);
-        const char *hit = length > 0 ? memmem(held, size, r->stop[i], length) : NULL;
-        if (hit != NULL && (size_t)(hit - held) < found) {
-            found = (size_t)(hit - held);
-            c->stop = r->stop[i];
-            c->is_stopped = 1;
-        }
-        for (size_t k = length > 0 ? length - 1 : 0; k > keep; k--) {
-            if (k <= size && memcmp(held + size - k, r->stop[i], k) == 0) keep = k;
-        }
-    }
-    release(c, c->is_stopped ? found : is_last ? size : size - keep, is_last && !c->is_stopped);
+    size_t size = c->held.n;
+    size_t ready = neap_cli_stop_scan(held, size, r->stop, r->n_stop, &c->stop);
+    c->is_stopped = c->stop != NULL;
+    if (is_last && !c->is_stopped) ready = size;
+    release(c, ready, is_last && !c->is_stopped);
 }
 
 /* ---- the parser ---- */

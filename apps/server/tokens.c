@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../encode.h"
 #include "../json_out.h"
 #include "params_inner.h"
 
@@ -91,6 +92,7 @@ static int read_flag(task *t, const json_t *root, const char *const *names, int 
 /* ---- both ways ---- */
 
 static int library(task *t, neap_status status) {
+    if (status == NEAP_OK) return 0;
     neap_serve_problem_library(&t->problem, status);
     return -1;
 }
@@ -102,44 +104,6 @@ static int too_many(task *t, size_t n) {
     return -1;
 }
 
-/* *tokens is for free(). */
-static int tokenize_text(task *t, const char *text, size_t n, int allow_special, int32_t **tokens, size_t *n_tokens) {
-    uint32_t flags = allow_special ? NEAP_TOKENIZE_SPECIAL : 0;
-    size_t capacity = n / 2 + 64;
-    *tokens = neap_cli_alloc(capacity, sizeof **tokens);
-    neap_status status = neap_tokenize(t->tokenizer, text, n, flags, *tokens, capacity, n_tokens);
-    if (status == NEAP_TOO_SMALL) {
-        capacity = *n_tokens;
-        *tokens = neap_cli_grow(*tokens, capacity, sizeof **tokens);
-        status = neap_tokenize(t->tokenizer, text, n, flags, *tokens, capacity, n_tokens);
-    }
-    return status == NEAP_OK ? 0 : library(t, status);
-}
-
-static int encode_chat(task *t, const char *json, size_t n, int32_t **tokens, size_t *n_tokens) {
-    size_t capacity = n / 2 + 1024;
-    *tokens = neap_cli_alloc(capacity, sizeof **tokens);
-    neap_status status = neap_chat_encode(t->tokenizer, json, n, *tokens, capacity, n_tokens);
-    if (status == NEAP_TOO_SMALL) {
-        capacity = *n_tokens;
-        *tokens = neap_cli_grow(*tokens, capacity, sizeof **tokens);
-        status = neap_chat_encode(t->tokenizer, json, n, *tokens, capacity, n_tokens);
-    }
-    return status == NEAP_OK ? 0 : library(t, status);
-}
-
-static int text_of(task *t, const int32_t *tokens, size_t n, int with_special, neap_cli_text *out) {
-    uint32_t flags = with_special ? NEAP_DETOKENIZE_SPECIAL : 0;
-    size_t needed = 0;
-    neap_status status = neap_detokenize(t->tokenizer, tokens, n, flags, NULL, 0, &needed);
-    if (status != NEAP_OK && status != NEAP_TOO_SMALL) return library(t, status);
-    char *text = neap_cli_alloc(needed + 1, 1);
-    status = neap_detokenize(t->tokenizer, tokens, n, flags, text, needed, &needed);
-    if (status == NEAP_OK) neap_cli_text_add(out, text, needed);
-    free(text);
-    return status == NEAP_OK ? 0 : library(t, status);
-}
-
 /* The tokens of a chat request's prompt. */
 static int chat_tokens(task *t, neap_serve_api api, int32_t **tokens, size_t *n) {
     neap_serve_params p;
@@ -147,7 +111,7 @@ static int chat_tokens(task *t, neap_serve_api api, int32_t **tokens, size_t *n)
     int code = neap_params_read_prompt(&p, t->call.server, api, 0, t->body, t->n_body, t->tokenizer, t->context_max,
                                        &t->problem);
     if (code != 0) return code;
-    code = encode_chat(t, p.chat, p.chat_bytes, tokens, n);
+    code = library(t, neap_cli_chat_to_tokens(t->tokenizer, p.chat, p.chat_bytes, tokens, n, NULL, NULL));
     neap_serve_params_free(&p);
     return code;
 }
@@ -206,7 +170,8 @@ static int tokenize(task *t, const json_t *root) {
         code = chat_tokens(t, NEAP_API_CHAT, &tokens, &n);
     } else {
         if (!json_is_string(text)) return refuse(t, name, "a string is required");
-        code = tokenize_text(t, json_string_value(text), json_string_length(text), allow_special, &tokens, &n);
+        code = library(t, neap_cli_text_to_tokens(t->tokenizer, json_string_value(text), json_string_length(text),
+                                                  allow_special ? NEAP_TOKENIZE_SPECIAL : 0, &tokens, &n));
     }
     if (code == 0 && n > (size_t)neap_serve_nodes_max(t->call.server)) code = too_many(t, n);
     if (code == 0) token_list(t, tokens, n, with_pieces);
@@ -242,7 +207,8 @@ static int detokenize(task *t, const json_t *root) {
         tokens[i] = (int32_t)id;
     }
     neap_cli_text text = {0};
-    if (code == 0) code = text_of(t, tokens, n, with_special, &text);
+    uint32_t flags = with_special ? NEAP_DETOKENIZE_SPECIAL : 0;
+    if (code == 0) code = library(t, neap_cli_tokens_to_text(t->tokenizer, tokens, n, flags, &text));
     if (code == 0) {
         neap_cli_json_open(&t->out, NULL, '{');
         neap_cli_json_string(&t->out, "content", neap_cli_text_string(&text), text.n);
@@ -269,7 +235,7 @@ static int template_work(task *t) {
     size_t n = 0;
     neap_cli_text text = {0};
     int code = chat_tokens(t, NEAP_API_CHAT, &tokens, &n);
-    if (code == 0) code = text_of(t, tokens, n, 1, &text);
+    if (code == 0) code = library(t, neap_cli_tokens_to_text(t->tokenizer, tokens, n, NEAP_DETOKENIZE_SPECIAL, &text));
     if (code == 0) {
         neap_cli_json_open(&t->out, NULL, '{');
         neap_cli_json_string(&t->out, "prompt", neap_cli_text_string(&text), text.n);
