@@ -211,14 +211,7 @@ neap_status neap_gbuild_dfa(neap_gbuild *b, const neap_dfa *d, uint32_t *start) 
  * of an escape (U .. U3: before the four digits of \uXXXX; ZERO: they were zeros so far; the rest: surrogate pairs). */
 enum {
     S_BODY = 1,
-    S_ONE,
-    S_TWO,
-    S_THREE,
-    S_E0,
-    S_ED,
-    S_F0,
-    S_F4,
-    S_CLOSED,
+    S_CLOSED = S_BODY + NEAP_DFA_WIDE + 1,
     S_ESCAPE,
     S_U,
     S_U1,
@@ -266,26 +259,12 @@ static void string_table(neap_dfa *d, bool raw) {
     for (int i = 0; i < 256; i++) d->class_of[i] = (uint8_t)i;
     d->n_classes = 256;
     d->start = S_BODY;
-    for (uint32_t c = 0; c < 256; c++) {
-        uint32_t *next = d->next + c, to = 0;
-        bool tail = c >= 0x80 && c < 0xC0;
-        if (c < 0x80)
-            to = raw ? (c ? S_BODY : 0) : c < 0x20 ? 0 : c == '"' ? S_CLOSED : c == '\\' ? S_ESCAPE : S_BODY;
-        else if (c >= 0xC2 && c < 0xE0)
-            to = S_ONE;
-        else if (c >= 0xE0 && c < 0xF0)
-            to = c == 0xE0 ? S_E0 : c == 0xED ? S_ED : S_TWO;
-        else if (c >= 0xF0 && c <= 0xF4)
-            to = c == 0xF0 ? S_F0 : c == 0xF4 ? S_F4 : S_THREE;
-        next[S_BODY * 256] = to;
-        next[S_ONE * 256] = tail ? S_BODY : 0;
-        next[S_TWO * 256] = tail ? S_ONE : 0;
-        next[S_THREE * 256] = tail ? S_TWO : 0;
-        next[S_E0 * 256] = tail && c >= 0xA0 ? S_ONE : 0;
-        next[S_ED * 256] = tail && c < 0xA0 ? S_ONE : 0;
-        next[S_F0 * 256] = tail && c >= 0x90 ? S_TWO : 0;
-        next[S_F4 * 256] = tail && c < 0x90 ? S_TWO : 0;
-        if (!raw && c != 0 && c < 0x80 && strchr("\"\\/bfnrt", (int)c)) next[S_ESCAPE * 256] = S_BODY;
+    neap_dfa_wide(d->next, S_BODY);
+    for (uint32_t c = 0; c < 0x80; c++) {
+        uint32_t to = c < 0x20 ? 0 : c == '"' ? S_CLOSED : c == '\\' ? S_ESCAPE : S_BODY;
+        if (raw) to = c ? S_BODY : 0;
+        d->next[S_BODY * 256 + c] = to;
+        if (!raw && c != 0 && strchr("\"\\/bfnrt", (int)c)) d->next[S_ESCAPE * 256 + c] = S_BODY;
     }
     if (!raw) unicode_escapes(d->next);
     d->accepts[raw ? S_BODY : S_CLOSED] = true;

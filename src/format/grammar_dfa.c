@@ -17,6 +17,29 @@ void neap_dfa_free(neap_dfa *d) {
     *d = (neap_dfa){0};
 }
 
+void neap_dfa_wide(uint32_t *table, uint32_t body) {
+    const uint32_t one = body + 1, two = body + 2, three = body + 3, e0 = body + 4, ed = body + 5, f0 = body + 6,
+                   f4 = body + 7;
+    for (uint32_t c = 0x80; c < 256; c++) {
+        uint32_t *next = table + c, to = 0;
+        bool tail = c < 0xC0;
+        if (c >= 0xC2 && c < 0xE0)
+            to = one;
+        else if (c >= 0xE0 && c < 0xF0)
+            to = c == 0xE0 ? e0 : c == 0xED ? ed : two;
+        else if (c >= 0xF0 && c <= 0xF4)
+            to = c == 0xF0 ? f0 : c == 0xF4 ? f4 : three;
+        next[body * 256] = to;
+        next[one * 256] = tail ? body : 0;
+        next[two * 256] = tail ? one : 0;
+        next[three * 256] = tail ? two : 0;
+        next[e0 * 256] = tail && c >= 0xA0 ? one : 0;
+        next[ed * 256] = tail && c < 0xA0 ? one : 0;
+        next[f0 * 256] = tail && c >= 0x90 ? two : 0;
+        next[f4 * 256] = tail && c < 0x90 ? two : 0;
+    }
+}
+
 static neap_status too_large(neap_gbuild *b) {
     char where[256];
     return neap_fail(NEAP_LIMIT, "%s: needs more than %d states", neap_gbuild_where(b, where), b->limits->states_max);
@@ -343,33 +366,17 @@ neap_status neap_dfa_length(neap_gbuild *b, uint32_t min, uint32_t max, neap_dfa
 
 /* Well-formed text; in attributes without quotes, ampersands and control characters. */
 static neap_status text_dfa(neap_gbuild *b, bool attribute, neap_dfa *d) {
-    enum { BODY = 1, ONE, TWO, THREE, E0, ED, F0, F4, N };
+    enum { BODY = 1, N = BODY + NEAP_DFA_WIDE + 1 };
     uint32_t max = 0, made;
     *d = (neap_dfa){.n_classes = 256, .start = BODY};
     for (int i = 0; i < 256; i++) d->class_of[i] = (uint8_t)i;
     for (int i = 0; i < N; i++) NEAP_TRY(dfa_state(b, d, &max, &made));
     d->accepts[BODY] = true;
-    for (uint32_t c = 0; c < 256; c++) {
-        uint32_t *next = d->next + c;
-        bool tail = c >= 0x80 && c < 0xC0;
-        uint32_t to = 0;
-        if (c < 0x80)
-            to = attribute && (c < 0x20 || c == 0x7F || c == '"' || c == '&') ? 0 : BODY;
-        else if (c >= 0xC2 && c < 0xE0)
-            to = ONE;
-        else if (c >= 0xE0 && c < 0xF0)
-            to = c == 0xE0 ? E0 : c == 0xED ? ED : TWO;
-        else if (c >= 0xF0 && c <= 0xF4)
-            to = c == 0xF0 ? F0 : c == 0xF4 ? F4 : THREE;
-        next[BODY * 256] = to;
-        next[ONE * 256] = tail ? BODY : 0;
-        next[TWO * 256] = tail ? ONE : 0;
-        next[THREE * 256] = tail ? TWO : 0;
-        next[E0 * 256] = tail && c >= 0xA0 ? ONE : 0;
-        next[ED * 256] = tail && c < 0xA0 ? ONE : 0;
-        next[F0 * 256] = tail && c >= 0x90 ? TWO : 0;
-        next[F4 * 256] = tail && c < 0x90 ? TWO : 0;
+    for (uint32_t c = 0; c < 0x80; c++) {
+        bool barred = attribute && (c < 0x20 || c == 0x7F || c == '"' || c == '&');
+        d->next[BODY * 256 + c] = barred ? 0 : BODY;
     }
+    neap_dfa_wide(d->next, BODY);
     return NEAP_OK;
 }
 

@@ -143,6 +143,10 @@ typedef struct neap_dfa {
     bool *accepts;
 } neap_dfa;
 void neap_dfa_free(neap_dfa *d);
+/* Steps for characters of several bytes between visits to state `body` of a table [states][256]. States body + 1 ..
+ * body + 7 lie inside of one: one, two, three bytes to come, and behind E0, ED, F0, F4, which restrict the next. */
+enum { NEAP_DFA_WIDE = 7 };
+void neap_dfa_wide(uint32_t *table, uint32_t body);
 
 /* ---- building ---- */
 
