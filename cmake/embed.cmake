@@ -1,5 +1,6 @@
 # Files as C arrays: cmake -DOUT=page_files.c -DFILES="a;b" -P embed.cmake
-# For each file NAME.EXT: const unsigned char neap_page_NAME_EXT[] with its bytes, and neap_page_NAME_EXT_bytes.
+# For each file NAME.EXT: const unsigned char neap_page_NAME_EXT[] with its bytes, neap_page_NAME_EXT_bytes, and
+# neap_page_NAME_EXT_tag: another text for other bytes, as an ETag wants it.
 set(text "/* Made by cmake/embed.cmake from the files of the page. */\n#include \"page_files.h\"\n\n")
 foreach(file IN LISTS FILES)
     get_filename_component(name ${file} NAME)
@@ -12,5 +13,8 @@ foreach(file IN LISTS FILES)
     math(EXPR n "${n} / 2")
     string(APPEND text "const unsigned char neap_page_${name}[] = {\n${bytes}\n};\n")
     string(APPEND text "const size_t neap_page_${name}_bytes = ${n};\n")
+    file(SHA256 ${file} tag)
+    string(SUBSTRING ${tag} 0 16 tag)
+    string(APPEND text "const char neap_page_${name}_tag[] = \"\\\"${tag}\\\"\";\n")
 endforeach()
 file(WRITE ${OUT} "${text}")

@@ -1,7 +1,6 @@
 /* GET / and what the page loads: a fixed table of files compiled into the program, found by the exact path. Nothing in
  * a request ever reaches the file system. The policy allows this server alone: no script, style or image from
  * elsewhere, no frame around the page, no form to another place. */
-#include <stdio.h>
 #include <string.h>
 
 #include "page_files.h"
@@ -14,14 +13,16 @@ typedef struct neap_page_file {
     const char *path, *type;
     const unsigned char *bytes;
     const size_t *n;
+    const char *tag;
 } neap_page_file;
 
 static const neap_page_file files[] = {
-    {"/", "text/html; charset=utf-8", neap_page_index_html, &neap_page_index_html_bytes},
-    {"/style.css", "text/css; charset=utf-8", neap_page_style_css, &neap_page_style_css_bytes},
-    {"/markdown.js", "text/javascript; charset=utf-8", neap_page_markdown_js, &neap_page_markdown_js_bytes},
-    {"/app.js", "text/javascript; charset=utf-8", neap_page_app_js, &neap_page_app_js_bytes},
-    {"/icon.svg", "image/svg+xml", neap_page_icon_svg, &neap_page_icon_svg_bytes},
+    {"/", "text/html; charset=utf-8", neap_page_index_html, &neap_page_index_html_bytes, neap_page_index_html_tag},
+    {"/style.css", "text/css; charset=utf-8", neap_page_style_css, &neap_page_style_css_bytes, neap_page_style_css_tag},
+    {"/markdown.js", "text/javascript; charset=utf-8", neap_page_markdown_js, &neap_page_markdown_js_bytes,
+     neap_page_markdown_js_tag},
+    {"/app.js", "text/javascript; charset=utf-8", neap_page_app_js, &neap_page_app_js_bytes, neap_page_app_js_tag},
+    {"/icon.svg", "image/svg+xml", neap_page_icon_svg, &neap_page_icon_svg_bytes, neap_page_icon_svg_tag},
 };
 
 static const neap_page_file *find(const char *path) {
@@ -29,13 +30,6 @@ static const neap_page_file *find(const char *path) {
         if (strcmp(files[i].path, path) == 0) return &files[i];
     }
     return NULL;
-}
-
-/* FNV-1a of the bytes: another build, another tag. */
-static void tag_of(const neap_page_file *f, char tag[24]) {
-    uint64_t h = UINT64_C(14695981039346656037);
-    for (size_t i = 0; i < *f->n; i++) h = (h ^ f->bytes[i]) * UINT64_C(1099511628211);
-    snprintf(tag, 24, "\"%016llx\"", (unsigned long long)h);
 }
 
 void neap_serve_page(neap_serve_call *c) {
@@ -46,15 +40,13 @@ void neap_serve_page(neap_serve_call *c) {
         neap_serve_fail(c->server, c->x, &p, 0);
         return;
     }
-    char tag[24];
-    tag_of(f, tag);
-    neap_http_add_header(c->x, "ETag", tag);
+    neap_http_add_header(c->x, "ETag", f->tag);
     neap_http_add_header(c->x, "Cache-Control", "no-cache");
     neap_http_add_header(c->x, "Content-Security-Policy", policy);
     neap_http_add_header(c->x, "Referrer-Policy", "no-referrer");
     neap_http_add_header(c->x, "Cross-Origin-Opener-Policy", "same-origin");
     const char *known = neap_http_header(c->x, "If-None-Match");
-    if (known != NULL && strstr(known, tag) != NULL) {
+    if (known != NULL && strstr(known, f->tag) != NULL) {
         neap_http_reply(c->x, 304, NULL, NULL, 0);
     } else {
         neap_http_reply(c->x, 200, f->type, f->bytes, *f->n);

@@ -6,7 +6,8 @@
 
 #define NEAP_PAGE_FILE(name)                       \
     extern const unsigned char neap_page_##name[]; \
-    extern const size_t neap_page_##name##_bytes
+    extern const size_t neap_page_##name##_bytes;  \
+    extern const char neap_page_##name##_tag[]
 NEAP_PAGE_FILE(index_html);
 NEAP_PAGE_FILE(style_css);
 NEAP_PAGE_FILE(markdown_js);
