@@ -3,6 +3,7 @@
  *
  * Level        needs
  * avx2         AVX2, FMA, F16C, BMI2; YMM state
+ * avxvnni      avx2 and VNNI in 256 bits (client processors without AVX-512)
  * avx512       F, BW, DQ, VL, CD and everything of avx2; ZMM and mask state
  * avx512vnni   avx512 and VNNI          avx512bf16   avx512 and BF16
  * amx          avx512vnni, tiles and their BF16 and 8-bit products; tile state, which Linux grants on request
@@ -49,6 +50,7 @@ static uint32_t ask_flags(void) {
     bool has_ymm = (state & 0x06) == 0x06, has_zmm = (state & 0xe6) == 0xe6;
     uint32_t flags = 0;
     if (has_ymm && has_fma && has(b7, 5) && has(b7, 8)) flags |= NEAP_CPU_AVX2;
+    if (flags && has(a71, 4)) flags |= NEAP_CPU_AVXVNNI;
     if (flags && has_zmm && has(b7, 16) && has(b7, 17) && has(b7, 28) && has(b7, 30) && has(b7, 31)) {
         flags |= NEAP_CPU_AVX512; /* F, DQ, CD, BW, VL */
         if (has(c7, 11)) flags |= NEAP_CPU_AVX512VNNI;
@@ -114,7 +116,8 @@ neap_status neap_cpu_parse(const char *text, uint32_t *flags) {
         int i = 0;
         while (i < N_LEVELS && !(strlen(levels[i].name) == n && memcmp(levels[i].name, p, n) == 0)) i++;
         NEAP_CHECK(i < N_LEVELS, NEAP_INVALID_ARGUMENT,
-                   "cpu: unknown level \"%.*s\" (auto, or a list of scalar, avx2, avx512, avx512vnni, avx512bf16, amx)",
+                   "cpu: unknown level \"%.*s\" (auto, or a list of scalar, avx2, avxvnni, avx512, avx512vnni, "
+                   "avx512bf16, amx)",
                    (int)(n < 40 ? n : 40), p);
         NEAP_CHECK((levels[i].flag & ~here) == 0, NEAP_UNSUPPORTED, "cpu: this machine has no %s", levels[i].name);
         wanted |= levels[i].flag;

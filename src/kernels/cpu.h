@@ -5,9 +5,10 @@
 #include "base/status.h"
 
 /* Each level names a kernel file suffix; what it needs is in cpu.c. */
-#define NEAP_CPU_MAP(X) \
-    X(AVX2, "avx2", 1u) \
-    X(AVX512, "avx512", 2u) X(AVX512VNNI, "avx512vnni", 4u) X(AVX512BF16, "avx512bf16", 8u) X(AMX, "amx", 16u)
+#define NEAP_CPU_MAP(X)       \
+    X(AVX2, "avx2", 1u)       \
+    X(AVXVNNI, "avxvnni", 2u) \
+    X(AVX512, "avx512", 4u) X(AVX512VNNI, "avx512vnni", 8u) X(AVX512BF16, "avx512bf16", 16u) X(AMX, "amx", 32u)
 enum {
 #define NEAP_CPU_ENUM(name, text, bit) NEAP_CPU_##name = bit,
     NEAP_CPU_MAP(NEAP_CPU_ENUM)

@@ -12,12 +12,14 @@
 /* The build defines NEAP_SIMD as 1 where the vector files are compiled in. */
 #if defined(NEAP_SIMD) && NEAP_SIMD
 #define NEAP_VARIANT_AVX2(X, family) X(family, avx2, NEAP_CPU_AVX2)
+#define NEAP_VARIANT_AVXVNNI(X, family) X(family, avxvnni, NEAP_CPU_AVX2 | NEAP_CPU_AVXVNNI)
 #define NEAP_VARIANT_AVX512(X, family) X(family, avx512, NEAP_CPU_AVX512)
 #define NEAP_VARIANT_AVX512VNNI(X, family) X(family, avx512vnni, NEAP_CPU_AVX512 | NEAP_CPU_AVX512VNNI)
 #define NEAP_VARIANT_AVX512BF16(X, family) X(family, avx512bf16, NEAP_CPU_AVX512 | NEAP_CPU_AVX512BF16)
 #define NEAP_VARIANT_AMX(X, family) X(family, amx, NEAP_CPU_AVX512 | NEAP_CPU_AMX)
 #else
 #define NEAP_VARIANT_AVX2(X, family)
+#define NEAP_VARIANT_AVXVNNI(X, family)
 #define NEAP_VARIANT_AVX512(X, family)
 #define NEAP_VARIANT_AVX512VNNI(X, family)
 #define NEAP_VARIANT_AVX512BF16(X, family)
@@ -26,9 +28,10 @@
 
 #define NEAP_GEMM_VARIANTS(X) \
     X(gemm, scalar, 0) NEAP_VARIANT_AVX2(X, gemm) NEAP_VARIANT_AVX512(X, gemm) NEAP_VARIANT_AMX(X, gemm)
-#define NEAP_IGEMM_VARIANTS(X)  \
-    X(igemm, scalar, 0)         \
-    NEAP_VARIANT_AVX2(X, igemm) \
+#define NEAP_IGEMM_VARIANTS(X)     \
+    X(igemm, scalar, 0)            \
+    NEAP_VARIANT_AVX2(X, igemm)    \
+    NEAP_VARIANT_AVXVNNI(X, igemm) \
     NEAP_VARIANT_AVX512(X, igemm) NEAP_VARIANT_AVX512VNNI(X, igemm) NEAP_VARIANT_AMX(X, igemm)
 #define NEAP_NORM_VARIANTS(X) X(norm, scalar, 0) NEAP_VARIANT_AVX2(X, norm) NEAP_VARIANT_AVX512(X, norm)
 #define NEAP_ACT_VARIANTS(X) X(act, scalar, 0) NEAP_VARIANT_AVX2(X, act) NEAP_VARIANT_AVX512(X, act)
@@ -54,10 +57,11 @@
     NEAP_SAMPLE_VARIANTS(X)
 
 /* No maths and no part of a model: loops to compare with (peak.h). */
-#define NEAP_PEAK_VARIANTS(X)    \
-    X(peak, scalar, 0)           \
-    NEAP_VARIANT_AVX2(X, peak)   \
-    NEAP_VARIANT_AVX512(X, peak) \
+#define NEAP_PEAK_VARIANTS(X)     \
+    X(peak, scalar, 0)            \
+    NEAP_VARIANT_AVX2(X, peak)    \
+    NEAP_VARIANT_AVXVNNI(X, peak) \
+    NEAP_VARIANT_AVX512(X, peak)  \
     NEAP_VARIANT_AVX512VNNI(X, peak) NEAP_VARIANT_AVX512BF16(X, peak) NEAP_VARIANT_AMX(X, peak)
 
 #define NEAP_DECLARE_INIT(family, isa, needs) void neap_##family##_##isa##_init(neap_kernels *k);

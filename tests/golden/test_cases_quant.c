@@ -193,6 +193,7 @@ static void packed_products_are_faster_than_plain_ones(void **state) {
         const char *name;
         uint32_t flags;
     } sets[] = {{"avx2", NEAP_CPU_AVX2},
+                {"avxvnni", NEAP_CPU_AVX2 | NEAP_CPU_AVXVNNI},
                 {"avx512", NEAP_CPU_AVX2 | NEAP_CPU_AVX512},
                 {"avx512vnni", NEAP_CPU_AVX2 | NEAP_CPU_AVX512 | NEAP_CPU_AVX512VNNI}};
     if (is_slow_build()) skip(); /* there the sets below are all the scalar definition */

@@ -65,17 +65,22 @@ static bool is_chosen(const char *family, const char *isa) {
     return is_listed(options.only, family) && is_listed(options.cpu, isa);
 }
 
-/* The floors of this CPU's class: with AVX-512 those of AVX-512 and what stands on it, else those of AVX2. */
+/* The floors of this CPU's class: with AVX-512 those of AVX-512 and what stands on it, else those of AVX2 and, where
+ * it is there, AVX-VNNI. */
 static bool read_floors(void) {
     static const struct {
         uint32_t flag;
         const char *name;
-    } levels[] = {{NEAP_CPU_AVX512VNNI, ",avx512vnni"}, {NEAP_CPU_AVX512BF16, ",avx512bf16"}, {NEAP_CPU_AMX, ",amx"}};
+    } levels[] = {{NEAP_CPU_AVXVNNI, ",avxvnni"},
+                  {NEAP_CPU_AVX512VNNI, ",avx512vnni"},
+                  {NEAP_CPU_AVX512BF16, ",avx512bf16"},
+                  {NEAP_CPU_AMX, ",amx"}};
     uint32_t here = neap_cpu_flags();
     char text[80];
     snprintf(text, sizeof text, "%s", here & NEAP_CPU_AVX512 ? "avx512" : "avx2");
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
-        if (here & levels[i].flag) strncat(text, levels[i].name, sizeof text - strlen(text) - 1);
+        if (here & levels[i].flag && !(here & NEAP_CPU_AVX512 && levels[i].flag == NEAP_CPU_AVXVNNI))
+            strncat(text, levels[i].name, sizeof text - strlen(text) - 1);
     return kc_floors_read(options.floors, options.cpu ? options.cpu : text);
 }
 

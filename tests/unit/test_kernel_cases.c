@@ -386,10 +386,11 @@ static void test_cpu_levels(void **state) {
         const char *name;
         uint32_t flag;
     } levels[] = {{"avx2", NEAP_CPU_AVX2},
+                  {"avxvnni", NEAP_CPU_AVXVNNI},
                   {"avx512", NEAP_CPU_AVX512},
                   {"avx512vnni", NEAP_CPU_AVX512VNNI},
                   {"avx512bf16", NEAP_CPU_AVX512BF16}};
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
         bool is_here = neap_cpu_flags() & levels[i].flag;
         assert_int_equal(neap_cpu_parse(levels[i].name, &flags), is_here ? NEAP_OK : NEAP_UNSUPPORTED);
         if (is_here) assert_int_equal(flags, levels[i].flag);

@@ -2,8 +2,8 @@
  * gives the bits of igemm_scalar.c; what differs is which dot product the processor is good at:
  *
  *   quads   w as unsigned bytes (a bias added: 12 for MXFP4, 128 for INT8), x as signed bytes, one or two planes
- *           (igemm_rows.h). AVX512-VNNI: vpdpbusd, all weights. Else: maddubs, MXFP4 alone, whose codes are small
- *           enough for four pair sums in 16 bits. What the bias adds is taken off with the sum of the codes.
+ *           (igemm_rows.h). VNNI (either width): vpdpbusd, all weights. Else: maddubs, MXFP4 alone, whose codes are
+ *           small enough for four pair sums in 16 bits. What the bias adds is taken off with the sum of the codes.
  *   pairs   w and x in 16 bits, madd: without VNNI, INT8, and MXFP4 with 16-bit x and many rows
  *
  * Few rows: a line is decoded in registers and used for both planes at once. Many rows: up to IGEMM_CHUNK k of a panel
@@ -22,6 +22,11 @@
 
 #if defined(V_WIDTH)
 #if defined(__AVX512VNNI__)
+#define IGEMM_DPBUSD _mm512_dpbusd_epi32
+#elif defined(__AVXVNNI__)
+#define IGEMM_DPBUSD _mm256_dpbusd_avx_epi32
+#endif
+#if defined(IGEMM_DPBUSD)
 enum { IGEMM_HAS_DOT = 1 };
 #else
 enum { IGEMM_HAS_DOT = 0 };
@@ -113,14 +118,14 @@ V_INLINE float *igemm_y(const igemm_tile *t, int64_t i) {
 
 /* Sums of quads: lanes of 32 bits directly, or of 16 for up to four lines. */
 V_INLINE vec_int igemm_dot(vec_int sum, vec_int w, vec_int x) {
-#if defined(__AVX512VNNI__)
-    return _mm512_dpbusd_epi32(sum, w, x);
+#if defined(IGEMM_DPBUSD)
+    return IGEMM_DPBUSD(sum, w, x);
 #else
     return IGEMM_OP(add_epi16)(sum, IGEMM_OP(maddubs_epi16)(w, x));
 #endif
 }
 V_INLINE vec_int igemm_widen(vec_int sum, vec_int part) {
-#if defined(__AVX512VNNI__)
+#if defined(IGEMM_DPBUSD)
     (void)sum;
     return part;
 #else
@@ -316,6 +321,12 @@ enum { IGEMM_DECODED_PANELS = 2 };
     X(kind, planes, 1, 4) X(kind, planes, 2, 2) X(kind, planes, 3, 2) X(kind, planes, 4, 2)
 #define IGEMM_MANY(X, kind, pairs, planes) \
     X(kind, pairs, planes, 1, 2) X(kind, pairs, planes, 2, 2) X(kind, pairs, planes, 4, 2) X(kind, pairs, planes, 6, 2)
+#elif defined(IGEMM_DPBUSD)
+enum { IGEMM_DECODED_PANELS = 1 };
+#define IGEMM_DIRECT(X, kind, planes) \
+    X(kind, planes, 1, 2) X(kind, planes, 2, 1) X(kind, planes, 3, 1) X(kind, planes, 4, 1)
+#define IGEMM_MANY(X, kind, pairs, planes) \
+    X(kind, pairs, planes, 1, 1) X(kind, pairs, planes, 2, 1) X(kind, pairs, planes, 4, 1) X(kind, pairs, planes, 6, 1)
 #else
 enum { IGEMM_DECODED_PANELS = 1 };
 #define IGEMM_DIRECT(X, kind, planes) \
@@ -412,7 +423,7 @@ V_INLINE void igemm_decode(const int kind, const bool is_pairs, char *to, const 
         igemm_decode(NEAP_MATRIX_##kind, pairs, to, b, panel, u_begin, u_end);                                       \
     }
 IGEMM_DECODE(MXFP4, 0)
-#if defined(__AVX512VNNI__)
+#if defined(IGEMM_DPBUSD)
 IGEMM_DECODE(INT8, 0)
 #else
 IGEMM_DECODE(INT8, 1)
@@ -465,7 +476,7 @@ static inline void igemm_blocks(const igemm_way *way, const neap_gemm_args *a) {
 IGEMM_DIRECT(IGEMM_DIRECT_BODY, MXFP4, 1)
 IGEMM_DIRECT(IGEMM_DIRECT_BODY, MXFP4, 2)
 IGEMM_MANY(IGEMM_MANY_BODY, MXFP4, 0, 1)
-#if defined(__AVX512VNNI__)
+#if defined(IGEMM_DPBUSD)
 IGEMM_MANY(IGEMM_MANY_BODY, MXFP4, 0, 2)
 IGEMM_DIRECT(IGEMM_DIRECT_BODY, INT8, 1)
 IGEMM_DIRECT(IGEMM_DIRECT_BODY, INT8, 2)
@@ -478,7 +489,7 @@ IGEMM_MANY(IGEMM_MANY_BODY, INT8, 1, 1)
 #endif
 
 static inline void igemm_INT8(const neap_gemm_args *a) {
-#if defined(__AVX512VNNI__)
+#if defined(IGEMM_DPBUSD)
     static const igemm_size few[2][IGEMM_DIRECT_SIZES] = {{IGEMM_DIRECT(IGEMM_DIRECT_ENTRY, INT8, 2)},
                                                           {IGEMM_DIRECT(IGEMM_DIRECT_ENTRY, INT8, 1)}},
                             many[2][IGEMM_MANY_SIZES] = {{IGEMM_MANY(IGEMM_MANY_ENTRY, INT8, 0, 2)},
@@ -497,7 +508,7 @@ static inline void igemm_INT8(const neap_gemm_args *a) {
 static inline void igemm_MXFP4(const neap_gemm_args *a) {
     static const igemm_size few[2][IGEMM_DIRECT_SIZES] = {{IGEMM_DIRECT(IGEMM_DIRECT_ENTRY, MXFP4, 2)},
                                                           {IGEMM_DIRECT(IGEMM_DIRECT_ENTRY, MXFP4, 1)}};
-#if defined(__AVX512VNNI__)
+#if defined(IGEMM_DPBUSD)
     static const igemm_size many16[] = {IGEMM_MANY(IGEMM_MANY_ENTRY, MXFP4, 0, 2)};
     static const igemm_way way16 = {{false, false}, {few[0], many16}, igemm_decode_MXFP4_0};
 #else
