@@ -39,76 +39,84 @@ V_INLINE void latents_bf16(float *out, const uint16_t *in, int64_t n) {
 #endif
 }
 
+/* 16 codes as half floats: value / 256. The sign lands in bit 14 as well. */
+V_INLINE __m256i latents_halves(__m128i codes) {
+    return _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7), _mm256_set1_epi16((short)0xbfff));
+}
+
+V_INLINE void latents_scaled(float *out, __m256i half, vec s, int64_t n) {
+#if V_WIDTH == 16
+    v_store_n(out, v_mul(_mm512_cvtph_ps(half), s), n);
+#else
+    v_store_n(out, v_mul(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), s), n);
+    v_store_n(out + 8, v_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), s), n - 8);
+#endif
+}
+
 /* Codes of one tile. */
 V_INLINE void latents_fp8_tile(float *out, const uint8_t *in, int64_t n, float scale) {
     const vec s = v_set1(scale * 256.0f);
     int64_t i = 0;
 #if V_WIDTH == 16
-    const __m512i keep = _mm512_set1_epi16((short)0xbfff); /* the sign was copied into bit 14 as well */
-    for (; i < n; i += 32) {
-        __m256i codes = n - i >= 32 ? _mm256_loadu_si256((const __m256i *)(const void *)(in + i))
-                                    : _mm256_maskz_loadu_epi8((__mmask32)((UINT64_C(1) << (n - i)) - 1), in + i);
+    for (; i + 32 <= n; i += 32) {
+        const __m512i keep = _mm512_set1_epi16((short)0xbfff);
+        __m256i codes = _mm256_loadu_si256((const __m256i *)(const void *)(in + i));
         __m512i half = _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(codes), 7), keep);
-        vec low = v_mul(_mm512_cvtph_ps(_mm512_castsi512_si256(half)), s);
-        vec high = v_mul(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1)), s);
-        if (n - i >= 32) {
-            v_store(out + i, low);
-            v_store(out + i + 16, high);
-        } else {
-            v_store_n(out + i, low, n - i);
-            if (n - i > 16) v_store_n(out + i + 16, high, n - i - 16);
-        }
-    }
-#else
-    const __m256i keep = _mm256_set1_epi16((short)0xbfff);
-    for (; i < n; i += 16) {
-        __m128i codes;
-        if (n - i >= 16) {
-            codes = _mm_loadu_si128((const __m128i *)(const void *)(in + i));
-        } else {
-            uint8_t last[16] = {0};
-            memcpy(last, in + i, (size_t)(n - i));
-            codes = _mm_loadu_si128((const __m128i *)(const void *)last);
-        }
-        __m256i half = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7), keep);
-        vec low = v_mul(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), s);
-        vec high = v_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), s);
-        v_store_n(out + i, low, n - i);
-        v_store_n(out + i + 8, high, n - i - 8);
+        latents_scaled(out + i, _mm512_castsi512_si256(half), s, 16);
+        latents_scaled(out + i + 16, _mm512_extracti64x4_epi64(half, 1), s, 16);
     }
 #endif
+    for (; i + 16 <= n; i += 16)
+        latents_scaled(out + i, latents_halves(_mm_loadu_si128((const __m128i *)(const void *)(in + i))), s, 16);
+    if (i < n) {
+        uint8_t last[16] = {0};
+        memcpy(last, in + i, (size_t)(n - i));
+        latents_scaled(out + i, latents_halves(_mm_loadu_si128((const __m128i *)(const void *)last)), s, n - i);
+    }
 }
 
 V_INLINE void latents_fp8(float *out, const uint8_t *codes, const float *scales, int64_t n) {
-    for (int64_t i = 0; i < n; i += NEAP_FP8_TILE)
-        latents_fp8_tile(out + i, codes + i, n - i < NEAP_FP8_TILE ? n - i : NEAP_FP8_TILE, *scales++);
+    int64_t i = 0;
+    for (; i + NEAP_FP8_TILE <= n; i += NEAP_FP8_TILE) /* known length: no branches */
+        latents_fp8_tile(out + i, codes + i, NEAP_FP8_TILE, *scales++);
+    if (i < n) latents_fp8_tile(out + i, codes + i, n - i, *scales);
 }
 
-/* The key part: `extra` holds three planes of bits, n values / 8 bytes each. */
+/* The key part: 16 codes and the 16 bits of each of three planes. */
+V_INLINE __m256i latents_fine_halves(__m128i codes, const uint16_t bits[3]) {
+    __m256i half = latents_halves(codes);
+#if V_WIDTH == 16
+    V_UNROLL for (int b = 0; b < 3; b++) half =
+        _mm256_mask_add_epi16(half, bits[b], half, _mm256_set1_epi16((short)(16 << b)));
+#else
+    const __m256i place =
+        _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, (short)0x8000);
+    V_UNROLL for (int b = 0; b < 3; b++) {
+        __m256i has = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_set1_epi16((short)bits[b]), place), place);
+        half = _mm256_or_si256(half, _mm256_and_si256(has, _mm256_set1_epi16((short)(16 << b))));
+    }
+#endif
+    return half;
+}
+
+/* `extra` holds the planes, n values / 8 bytes each. */
 V_INLINE void latents_fine_tile(float *out, const uint8_t *in, const uint8_t *extra, int64_t plane, int64_t n,
                                 float scale) {
     const vec s = v_set1(scale * 256.0f);
-    for (int64_t i = 0; i < n; i += 16) {
-        int64_t left = n - i < 16 ? n - i : 16;
-        uint8_t codes[16] = {0};
-        uint16_t bits[3] = {0};
-        memcpy(codes, in + i, (size_t)left);
-        for (int b = 0; b < 3; b++) memcpy(&bits[b], extra + b * plane + i / 8, left > 8 ? 2 : 1);
-        const __m256i keep = _mm256_set1_epi16((short)0xbfff);
-        const __m256i place =
-            _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, (short)0x8000);
-        __m128i v = _mm_loadu_si128((const __m128i *)(const void *)codes);
-        __m256i half = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(v), 7), keep);
-        for (int b = 0; b < 3; b++) {
-            __m256i has = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_set1_epi16((short)bits[b]), place), place);
-            half = _mm256_or_si256(half, _mm256_and_si256(has, _mm256_set1_epi16((short)(16 << b))));
-        }
-#if V_WIDTH == 16
-        v_store_n(out + i, v_mul(_mm512_cvtph_ps(half), s), left);
-#else
-        v_store_n(out + i, v_mul(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), s), left);
-        v_store_n(out + i + 8, v_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), s), left - 8);
-#endif
+    uint16_t bits[3] = {0};
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        V_UNROLL for (int b = 0; b < 3; b++) memcpy(&bits[b], extra + b * plane + i / 8, 2);
+        __m128i codes = _mm_loadu_si128((const __m128i *)(const void *)(in + i));
+        latents_scaled(out + i, latents_fine_halves(codes, bits), s, 16);
+    }
+    if (i < n) {
+        int64_t left = n - i;
+        uint8_t last[16] = {0};
+        memcpy(last, in + i, (size_t)left);
+        for (int b = 0; b < 3; b++) bits[b] = 0, memcpy(&bits[b], extra + b * plane + i / 8, left > 8 ? 2 : 1);
+        __m128i codes = _mm_loadu_si128((const __m128i *)(const void *)last);
+        latents_scaled(out + i, latents_fine_halves(codes, bits), s, left);
     }
 }
 
