@@ -151,10 +151,20 @@ static void token_list(task *t, const int32_t *tokens, size_t n, int with_pieces
     neap_cli_json_close(&t->out, '}');
 }
 
+/* Those that are not used, too: who sends them should learn what is wrong with them. */
+static int check_tokenize_types(task *t, const json_t *root, const char *const *names) {
+    for (; *names != NULL; names++) {
+        const json_t *v = json_object_get(root, *names);
+        if (v != NULL && !json_is_string(v)) return refuse(t, *names, "a string is required");
+    }
+    const json_t *messages = json_object_get(root, "messages");
+    return messages == NULL || json_is_array(messages) ? 0 : refuse(t, "messages", "an array is required");
+}
+
 static int tokenize(task *t, const json_t *root) {
     static const char *const pieces[] = {"with_pieces", "return_token_strs", NULL};
     static const char *const special[] = {"allow_special", "parse_special", NULL};
-    static const char *const names[] = {"content", "text", "prompt"};
+    static const char *const names[] = {"content", "text", "prompt", NULL};
     int with_pieces, allow_special, code;
     int32_t *tokens = NULL;
     size_t n = 0;
@@ -162,7 +172,8 @@ static int tokenize(task *t, const json_t *root) {
     const char *name = "content";
     if (read_flag(t, root, pieces, 0, &with_pieces) != 0 || read_flag(t, root, special, 0, &allow_special) != 0)
         return -1;
-    for (size_t i = 0; i < 3 && text == NULL; i++) {
+    if (check_tokenize_types(t, root, names) != 0) return -1;
+    for (size_t i = 0; names[i] != NULL && text == NULL; i++) {
         text = json_object_get(root, names[i]);
         if (text != NULL) name = names[i];
     }

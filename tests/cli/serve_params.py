@@ -280,6 +280,8 @@ def check_text(s):
     used = s.post(CHAT, {"messages": user("hi <|open|>"), "max_tokens": 1}).json["usage"]["prompt_tokens"]
     check(used == template["tokens"], used, template)
     for path, body in (("/tokenize", {}), ("/tokenize", {"content": 1}), ("/tokenize", {"content": "x", "with_pieces": 1}),
+                       ("/tokenize", {"content": "x", "messages": 1}), ("/tokenize", {"content": "x", "text": 1}),
+                       ("/tokenize", {"messages": {}}),
                        ("/detokenize", {}), ("/detokenize", {"tokens": [-1]}), ("/detokenize", {"tokens": [10**6]}),
                        ("/detokenize", {"tokens": ["x"]}), ("/detokenize", {"tokens": "x"}), ("/apply-template", {}),
                        ("/apply-template", {"messages": []}), ("/v1/messages/count_tokens", {})):
