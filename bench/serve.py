@@ -287,7 +287,7 @@ def long_json(server, arguments):
     times, is_done = [], threading.Event()
 
     def ask():
-        while not is_done.is_set():
+        while not times or not is_done.is_set():  # once at least, even if this thread comes late
             begin = time.monotonic()
             server.get("/health")
             times.append(time.monotonic() - begin)

@@ -12,7 +12,7 @@ ROOT = os.environ["NEAP_SOURCE_DIR"]
 
 r = subprocess.run([sys.executable, os.path.join(ROOT, "tools", "accuracy", "accuracy.py"), "--neap", PROGRAM, "--work",
                     os.path.join(scratch(), "work"), "--quick", *(["--only", "shipped"] if SLOW > 1 else [])], capture_output=True,
-                   text=True, env=clean_environment(PYTHONDONTWRITEBYTECODE="1"), timeout=280)
+                   text=True, env=clean_environment(PYTHONDONTWRITEBYTECODE="1"), timeout=1100)
 lines = r.stdout.splitlines()
 check(r.returncode == 0 and r.stderr == "", r.returncode, r.stdout, r.stderr)
 check(sum(line.startswith("holds: ") for line in lines) == (14 if SLOW == 1 else 4) and not any("FAILS" in line for line in lines), lines)

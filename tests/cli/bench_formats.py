@@ -9,7 +9,7 @@ import subprocess
 import time
 import xml.etree.ElementTree as xml
 
-from cli_shared import PROGRAM, SLOW, check, clean_environment, finish, one_line, run, scratch
+from cli_shared import PROGRAM, SLOW, catches, check, clean_environment, finish, one_line, run, scratch
 
 VALLEY = os.path.join(os.environ["NEAP_SOURCE_DIR"], "models/valley")
 SMALL = ("-t", "2", "--oversubscribe", "-d", "0,32,64", "-p", "48", "-n", "4", "-b", "16")
@@ -80,11 +80,12 @@ check(m["prompt_tokens"] == 48 and all(v > 0 for v in m.values()), m)
 names = {}
 for what in ("plan", "mixed", "shared", "index"):
     for c in json.loads(bench("--compare", what, "--json", *(() if what == "plan" else ("-d", "32"))))["comparisons"]:
-        check(c["what"] == what and abs(c["ratio_of_medians"] - c["without_median_ms"] / c["with_median_ms"]) < 1e-3, c)
-        check(abs(c["ratio_of_least"] - c["without_least_ms"] / c["with_least_ms"]) < 1e-3, c)
         a, b = c["ratio_of_medians"], c["ratio_of_least"]
-        verdict = "pays" if min(a, b) >= 1.02 else "costs" if max(a, b) <= 0.98 else "no difference"
-        check(c["verdict"] == verdict, c)
+        check(c["what"] == what and abs(a * c["with_median_ms"] / c["without_median_ms"] - 1) < 1e-3, c)
+        check(abs(b * c["with_least_ms"] / c["without_least_ms"] - 1) < 1e-3, c)
+        verdicts = {"pays" if min(a, b) >= 1.02 + e else "costs" if max(a, b) <= 0.98 + e else "no difference"
+                    for e in (-1e-4, 0, 1e-4)}  # what is written is rounded
+        check(c["verdict"] in verdicts, c)
         names.setdefault((what, c["with"]), []).append((c["time_of"], c["tokens"]))
 check(names[("plan", "replayed")] == [("decode", 0), ("decode", 32), ("decode", 64), ("prompt", 48)], names)
 check(names[("mixed", "team")] == [("token beside", 48), ("prompt beside", 48)], names)
@@ -110,18 +111,24 @@ trace = os.path.join(scratch(), "cut.json")
 for command in (["run", VALLEY, "-p", "Hello!", "--raw", "--ignore-eos", "-n", "100000", "-c", "101000"],
                 ["bench", VALLEY, "-d", "0", "-p", "16", "-n", "1000", "-r", "1000"]):
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        p = subprocess.Popen([PROGRAM, *command, "-v", "--trace", trace], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                             env=clean_environment())
-        while (line := p.stderr.readline()) and not line.startswith(b"steps:"):
-            pass
-        time.sleep(SLOW)
-        p.send_signal(number)
-        p.communicate(timeout=60 * SLOW)
-        check(p.returncode == 128 + number, command[0], number, p.returncode)
-        if check(os.path.exists(trace), command[0], number):
-            with open(trace) as f:
-                check(any(e.get("cat") == "op" for e in json.load(f)["traceEvents"]), command[0], number)
-            os.remove(trace)
+        has_op = False
+        for seconds in (1, 4, 16, 64):  # on a busy machine the first step may come late
+            p = subprocess.Popen([PROGRAM, *command, "-v", "--trace", trace], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                 env=clean_environment())
+            while (line := p.stderr.readline()) and not line.startswith(b"steps:"):
+                pass
+            check(catches(p, number), command[0], number)
+            time.sleep(seconds * SLOW)
+            p.send_signal(number)
+            p.communicate(timeout=60 * SLOW)
+            check(p.returncode == 128 + number, command[0], number, p.returncode)
+            if check(os.path.exists(trace), command[0], number):
+                with open(trace) as f:
+                    has_op = any(e.get("cat") == "op" for e in json.load(f)["traceEvents"])
+                os.remove(trace)
+            if has_op:
+                break
+        check(has_op, "no op was traced", command[0], number)
 
 for args in (("--json", "--csv"), ("--plan", "off", "--trace", trace), ("--compare", "nothing"),
              ("--compare", "plan", "--mixed"), ("--mixed", "-p", "0"),

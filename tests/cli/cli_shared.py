@@ -54,11 +54,23 @@ class Result:
         return f"exit {self.code}\nstdout: {self.out[-2000:]!r}\nstderr: {self.err[-2000:]!r}"
 
 
-def run(*args, stdin=b"", env=None, timeout=120):
+def run(*args, stdin=b"", env=None, timeout=240):
     """Runs the program without a terminal. stdin and results are bytes."""
     p = subprocess.run([PROGRAM, *map(str, args)], input=stdin, capture_output=True, timeout=timeout * SLOW,
                        env=clean_environment(**(env or {})))
     return Result(p.returncode, p.stdout, p.stderr)
+
+
+def catches(process, number, seconds=60):
+    """Waits until a program of ours handles a signal: one that comes earlier ends it as any other program. False: it never did."""
+    until = time.monotonic() + seconds * SLOW
+    while process.poll() is None and time.monotonic() < until:
+        with open(f"/proc/{process.pid}/status", encoding="ascii") as f:
+            mask = next((int(line.split()[1], 16) for line in f if line.startswith("SigCgt:")), 0)
+        if mask >> (number - 1) & 1:
+            return True
+        time.sleep(0.005)
+    return False
 
 
 def exact_levels():
@@ -224,7 +236,7 @@ class Terminal:
         self.seen += data
         return bool(data)
 
-    def expect(self, text, seconds=20):
+    def expect(self, text, seconds=60):
         """Waits until text appears after what was expected before; returns what came up to its end."""
         text = text if isinstance(text, bytes) else text.encode()
         until = time.monotonic() + seconds * SLOW
@@ -237,7 +249,7 @@ class Terminal:
         got, self.seen = self.seen[:at], self.seen[at:]
         return got
 
-    def more(self, n, seconds=20):
+    def more(self, n, seconds=60):
         """Waits for n more bytes, whatever they are."""
         until = time.monotonic() + seconds * SLOW
         while len(self.seen) < n and time.monotonic() < until and self._read(until - time.monotonic()):
@@ -247,7 +259,7 @@ class Terminal:
     def prompt(self):
         """Waits for the chat's prompt, and then for the editor to take over: keys typed before that are the kernel's."""
         self.expect("> ")
-        until = time.monotonic() + 20 * SLOW
+        until = time.monotonic() + 60 * SLOW
         while termios.tcgetattr(self.fd)[3] & termios.ICANON and time.monotonic() < until:
             time.sleep(0.005)
 
@@ -260,7 +272,7 @@ class Terminal:
     def kill(self, number=signal.SIGINT):
         os.kill(self.process.pid, number)
 
-    def end(self, seconds=20):
+    def end(self, seconds=60):
         """Reads to the end; the exit code, or None when the program did not end."""
         until = time.monotonic() + seconds * SLOW
         while time.monotonic() < until and self._read(max(0, until - time.monotonic())):

@@ -94,7 +94,7 @@ p = subprocess.Popen([PROGRAM, "run", model, "-p", "Hello", "--raw", "--ignore-e
 p.stdout.read(5)
 p.stdout.close()
 err = p.stderr.read()
-check(p.wait(60) == 0 and err == b"", p.returncode, err)
+check(p.wait(240) == 0 and err == b"", p.returncode, err)
 # a full disk does not
 for args in (["run", model, "-p", "Hello", "-n", "5", "--raw"], ["help"], ["man"], ["tokenize", model, "abc"]):
     with open("/dev/full", "wb") as full:
@@ -110,7 +110,7 @@ r = run("run", golden_model("kimi-linear-f32-float32"), "-p", "a")
 check(r.code == 3 and one_line(r.err) and b"tokenizer" in r.err, r)
 r = run("run", model, "-p", "word " * 1000, "-c", "100")
 check(r.code == 2 and one_line(r.err), "the prompt does not fit", r)
-r = run("run", model, "-p", "a", "-c", "2000000000", timeout=20)
+r = run("run", model, "-p", "a", "-c", "2000000000")
 check(r.code in (2, 4) and one_line(r.err), "a context that nobody has memory for", r)
 for tools, text in ((b"{}", "array of tools"), (b"[{]", "column"), (b"[1] 2", "follow"), (b"[" * 70 + b"]" * 70, "levels"),
                     (b"", "array of tools")):

@@ -182,9 +182,9 @@ def every_kind_hits():
 # ---- C8: no name of a file comes from a request ------------------------------------------------------
 
 def no_paths():
-    folder = os.path.join(scratch(), "kept")
+    folder, outside = os.path.join(scratch(), "kept"), f"/tmp/neap-escape-{os.getpid()}"
     with Server(VALLEY, "-np", 1, "--prefix-dir", folder) as s:
-        for salt in ("../../../tmp/neap-escape", "/etc/passwd", "a/b", ".", "..", "%2e%2e%2f", "\u0001", "C:\\x"):
+        for salt in ("../../../.." + outside, "/etc/passwd", "a/b", ".", "..", "%2e%2e%2f", "\u0001", "C:\\x"):
             s.post(CHAT, {"messages": user(" ".join(WORDS[:100])), "max_tokens": 1, "cache_salt": salt, "user": "../" + salt,
                           "prompt_cache_key": "../k", "filename": "../../f", "model": "../../etc/passwd", "id_slot": 0})
         for path in ("/slots/0?action=save", "/slots/0?action=restore", "/slots/0?action=erase", "/slots", "/lora-adapters", "/models/load",
@@ -196,7 +196,7 @@ def no_paths():
     check(names or disk.free < disk.total / 10, "nothing was kept")
     check(all(os.path.dirname(x) == folder and re.fullmatch(r"(salt|[0-9a-f]{8,64}(-[0-9a-f]+)*)\.[a-z]+", os.path.basename(x))
                         for x in names), names)
-    check(not os.path.exists("/tmp/neap-escape") and not os.path.exists(os.path.join(scratch(), "f")))
+    check(not os.path.exists(outside) and not os.path.exists(os.path.join(scratch(), "f")))
 
 
 # ---- G3, G10, G14, G15: what requests say ------------------------------------------------------------

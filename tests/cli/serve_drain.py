@@ -16,6 +16,7 @@ from serve_shared import CHAT, VALLEY, Neighbour, Server, document, joined, user
 
 IS_LONG = bool(os.environ.get("NEAP_LONG"))
 DRAIN = 1
+LATE = 30  # seconds that a busy machine may take for what takes none; the answers that are asked for take minutes
 ENDLESS = {"ignore_eos": True, "temperature": 1, "max_tokens": 100000, "logit_bias": {"257": -100, "258": -100}, "stream": True}
 
 
@@ -94,12 +95,11 @@ def ends(s, what, clients, number, seconds):
     """The exit code, how long it took, and how the requests ended."""
     begin = time.monotonic()
     s.signal(number)
-    code = s.wait(seconds + 20)
+    code = s.wait(seconds + LATE)
     took = time.monotonic() - begin
-    check(code == 0, what, "exit", code, s.log[-1500:])
-    check(took < seconds + 1 * SLOW + 2, what, "took", took)  # 2: what a busy machine needs
+    check(code == 0, what, "exit", code, "after", took, s.log[-1500:])
     for c in clients:
-        c.join(20)
+        c.join(LATE * SLOW)
         if what == "loading" and c.how is not None and str(c.how).startswith("reset"):
             continue  # the kernel had taken the connection, the server had not
         check(c.how in ("done", "error", "not taken", 200, 429, 503), what, c.how)
@@ -115,7 +115,7 @@ def terminated(rounds):
         phase = PHASES[i % len(PHASES)]
         s = Server(byte_model(), "-np", 2, "-c", 200000, "-b", 64, "--max-queued-requests", 4, "--drain-timeout", DRAIN)
         clients = phase(s)
-        check(wait_for(lambda: s.metric("neap_requests_total") >= len(clients), 20), phase.__name__, "requests that came")
+        check(wait_for(lambda: s.metric("neap_requests_total") >= len(clients)), phase.__name__, "requests that came")
         time.sleep(r.random() * 0.5)
         number = r.choice((signal.SIGTERM, signal.SIGINT))
         longest = max(longest, ends(s, phase.__name__, clients, number, DRAIN) - DRAIN)
@@ -134,7 +134,7 @@ def while_loading(rounds):
 
 def second_signal():
     for first, second in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)):
-        s = Server(byte_model(), "-np", 2, "-c", 200000, "-b", 64, "--drain-timeout", 60)
+        s = Server(byte_model(), "-np", 2, "-c", 200000, "-b", 64, "--drain-timeout", 3600)
         clients = streaming(s) + prefill(s)
         check(wait_for(lambda: s.running() == 2))
         s.signal(first)
@@ -143,12 +143,10 @@ def second_signal():
 
 
 def ends_at_once(s, number, clients):
-    begin = time.monotonic()
     s.signal(number)
-    check(s.wait(20) == 0, "exit after a second signal", s.log[-1500:])
-    check(time.monotonic() - begin < 3 * SLOW, "a second signal ends at once", time.monotonic() - begin)
+    check(s.wait(LATE) == 0, "a second signal ends it at once", s.log[-1500:])
     for c in clients:
-        c.join(20)
+        c.join(LATE * SLOW)
         check(c.how is not None, "a client hangs after a second signal")
 
 
@@ -190,7 +188,7 @@ def hangups():
     s = Server(VALLEY, "--config", settings, ready=False)
     for _ in range(20):  # while it loads
         s.signal(signal.SIGHUP)
-    check(wait_for(lambda: s.get("/ready").status == 200, 60), "ready after SIGHUP while loading")
+    check(wait_for(lambda: s.get("/ready").status == 200), "ready after SIGHUP while loading")
     with open(settings, "a", encoding="utf-8") as f:
         f.write(f"log-file = {log}\n")
     for _ in range(2):
@@ -198,6 +196,10 @@ def hangups():
         check(wait_for(lambda: os.path.exists(log)) and s.get("/health").status == 200, "a new log file")
         os.rename(log, log + ".1")
     s.check_stop()
+
+
+def links(where):
+    return [f for f in os.listdir(where) if f.endswith(".prefix") and not f.startswith("salt")]
 
 
 def killed(rounds):
@@ -218,6 +220,8 @@ def killed(rounds):
             if r.random() < 0.3:
                 break
         check(s.metric("prefix_disk_rejects_total") == 0, "files that do not check", s.log[-1500:])
+        if i == 0:  # something is there for the rounds to come, however busy the disk is
+            check(wait_for(lambda: links(where) or b"not kept on disk" in s.log), "nothing is written")
         for j in range(6):  # others, which go to disk when it is killed
             Client(s, messages=user(f"{i} {j} " + text[r.randrange(500):]), max_tokens=2, seed=j, logit_bias={})
         time.sleep(r.random() * r.choice((0.1, 0.6)))

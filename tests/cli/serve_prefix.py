@@ -108,7 +108,7 @@ def edited(cold):
 def shared(n=64):
     """Many at once with a common beginning: only the first computes it, wherever it ends."""
     for common_tokens, unique in ((1500, 700), (1600, 600)):
-        with Server(VALLEY, "-np", 8, "-c", 4096) as s:
+        with Server(VALLEY, "-np", 8, "-c", 4096, "--queue-timeout", 3600) as s:
             common = text_of(s, common_tokens, 8)
             results = [None] * n
 

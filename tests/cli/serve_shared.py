@@ -33,8 +33,8 @@ def questions():
         return json.load(f)
 
 
-def wait_for(condition, seconds=10, step=0.02):
-    """Waits until condition() is true; returns its last value."""
+def wait_for(condition, seconds=60, step=0.02):
+    """Waits until condition() is true; returns its last value. Only a failure takes all the time: a busy machine may need much."""
     until = time.monotonic() + seconds * SLOW
     while True:
         value = condition()
@@ -229,7 +229,7 @@ class Server:
         s = socket.create_connection((self.host, self.port), timeout=timeout * SLOW)
         return s
 
-    def raw(self, data, timeout=10, half_close=False):
+    def raw(self, data, timeout=30, half_close=False):
         """Sends bytes and returns all that comes until the server closes or nothing comes for `timeout` seconds."""
         got = b""
         with self.socket(timeout) as s:
@@ -276,7 +276,7 @@ class Server:
     def waiting(self):
         return self.metric("requests_waiting")
 
-    def idle(self, seconds=5):
+    def idle(self, seconds=60):
         """Waits until nothing runs and nothing waits."""
         return wait_for(lambda: self.running() == 0 and self.waiting() == 0, seconds)
 
@@ -298,6 +298,17 @@ class Server:
             fields = f.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def rests(self, seconds, enough=0.02):
+        """The least seconds of CPU in that many seconds: what went before may still come to its end in the first of them."""
+        least = float("inf")
+        for _ in range(5):
+            before = self.cpu_seconds()
+            time.sleep(seconds)
+            least = min(least, self.cpu_seconds() - before)
+            if least <= enough:
+                break
+        return least
+
     # ---- the end ----
     def signal(self, number):
         self.process.send_signal(number)
@@ -308,7 +319,7 @@ class Server:
             code = self.process.wait(seconds * SLOW)
         except subprocess.TimeoutExpired:
             return None
-        self._reader.join(5)
+        self._reader.join(30)  # the log is whole after that
         return code
 
     def stop(self, number=STOP, seconds=60):
@@ -326,7 +337,7 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        self._reader.join(5)
+        self._reader.join(30)
 
 
 # ---- the chat API -------------------------------------------------------------------------------
@@ -427,5 +438,5 @@ class Neighbour(threading.Thread):
 
     def finish(self):
         self.stop = True
-        self.join(60 * SLOW)
+        self.join(120 * SLOW)
         check(not self.is_alive() and self.rounds >= 1 and not self.wrong, "a neighbour:", self.rounds, self.wrong[:1], self.want)

@@ -6,6 +6,7 @@ NEAP_SLOW_CLIENTS sets how many; NEAP_LONG=1: 512 streams.
 """
 import json
 import os
+import resource
 import select
 import socket
 import time
@@ -93,10 +94,11 @@ def slow_clients():
             taken.append(health(s))
             time.sleep(0.05)
         taken.sort()
-        check(taken[len(taken) // 2] < SLOW, "half of the answers of /health took longer than", taken[len(taken) // 2])
+        # not the time of a slow client, which is seconds; a busy machine takes a part of one
+        check(taken[len(taken) // 2] < 3 * SLOW, "half of the answers of /health took longer than", taken[len(taken) // 2])
         print(f"{CLIENTS} slow clients: /health in {taken[len(taken) // 2] * 1e3:.1f} ms, at most {taken[-1] * 1e3:.1f} ms; "
               f"{(s.anonymous_kib() - memory) / CLIENTS:.1f} KiB each")
-        until = time.monotonic() + 30 * SLOW
+        until = time.monotonic() + 120 * SLOW
         while time.monotonic() < until and not all(c.is_closed for c in slow if c.kind not in ("reader", "reader of a page")):
             for c in slow:
                 c.move()
@@ -108,7 +110,7 @@ def slow_clients():
             c.socket.close()
         for n in neighbours:
             n.finish()
-        check(s.idle(20) and wait_for(lambda: s.metric("neap_exchanges") == 1, 10), "left behind", s.running(), s.metric("neap_exchanges"))
+        check(s.idle() and wait_for(lambda: s.metric("neap_exchanges") == 1), "left behind", s.running(), s.metric("neap_exchanges"))
         check(wait_for(lambda: s.descriptors() <= descriptors + 1) and s.threads() == threads, "descriptors", descriptors, s.descriptors())
 
 
@@ -125,10 +127,9 @@ def idle_connections(n):
         check(all(c.recv(4096).startswith(b"HTTP/1.1 200") for c in held), "an answer on every connection")
         each = (s.anonymous_kib() - memory) / n
         check(each < 16 * SLOW, "KiB for each idle connection:", each)
-        before = s.cpu_seconds()
-        time.sleep(2)
-        check(s.cpu_seconds() - before < 0.1 * SLOW, "an idle server works", s.cpu_seconds() - before)
-        print(f"{n} idle connections: {each:.1f} KiB each, {s.cpu_seconds() - before:.2f} s of CPU in 2 s")
+        used = s.rests(2)
+        check(used < 0.1 * SLOW, "an idle server works", used)
+        print(f"{n} idle connections: {each:.1f} KiB each, {used:.2f} s of CPU in 2 s")
         for c in held:
             c.close()
         check(wait_for(lambda: s.descriptors() <= descriptors + 1), "descriptors", descriptors, s.descriptors())
@@ -136,7 +137,8 @@ def idle_connections(n):
 
 def many_streams(n):
     """All open at the same time, most of them waiting: all end, each with what it says alone."""
-    with Server(byte_model(), "-np", 16, "-c", 1024, "--max-queued-requests", n, "--sse-ping-interval", "0.5") as s:
+    with Server(byte_model(), "-np", 16, "-c", 1024, "--max-queued-requests", n, "--sse-ping-interval", "0.5",
+                "--queue-timeout", 3600, "--write-timeout", 3600) as s:
         body = {**ENDLESS, "max_tokens": 8, "top_logprobs": 1}
         alone = {}
         for seed in range(4):
@@ -153,7 +155,8 @@ def many_streams(n):
 def fat_bodies(n):
     """Requests with megabytes that nobody needs, all waiting: they do not hold them, and leave nothing."""
     size = 8 << 20
-    with Server(byte_model(), "-np", 1, "-c", 8192, "--max-queued-requests", n) as s:
+    patient = ("--queue-timeout", 3600, "--write-timeout", 3600, "--body-timeout", 3600)  # all stay for as long as this takes
+    with Server(byte_model(), "-np", 1, "-c", 8192, "--max-queued-requests", n, *patient) as s:
         body = {**ENDLESS, "max_tokens": 7000, "nobody knows this": "z" * size}
         blanks = json.dumps({**ENDLESS, "max_tokens": 7000}).replace('"messages": [', '"messages": [' + " " * size).encode()
         check(s.post(CHAT, {**body, "stream": False, "max_tokens": 2}).status == 200)
@@ -163,11 +166,11 @@ def fat_bodies(n):
             c.sendall(s.raw_post(CHAT, body if i % 2 else blanks))
             held.append(c)
             check(wait_for(lambda: s.running() + s.waiting() >= min(i, 1)), "one more", i)
-        check(wait_for(lambda: s.waiting() >= n - 2, 20), "they wait", s.waiting())
+        check(wait_for(lambda: s.running() + s.waiting() == n), "they wait", s.running(), s.waiting())
         grown = s.anonymous_kib() - memory
         for c in held:
             c.close()
-        check(s.idle(10) and wait_for(lambda: s.metric("neap_exchanges") == 1), "idle")
+        check(s.idle() and wait_for(lambda: s.metric("neap_exchanges") == 1), "idle")
         left = s.anonymous_kib() - memory
         print(f"{n} requests of {size >> 20} MiB that wait: {grown / 1024:.0f} MiB, afterwards {left / 1024:.0f}")
         if SLOW == 1:  # sanitizers keep what is freed
@@ -175,6 +178,7 @@ def fat_bodies(n):
 
 
 def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     slow_clients()
     fat_bodies(20)
     idle_connections(500 if SLOW > 1 else 1000)

@@ -171,7 +171,7 @@ def refused(code, text):
     begin = time.monotonic()
     r = run("verify", model, path)
     check(r.code == code and r.out == b"" and one_line(r.err) and text in r.err.decode(), text, r)
-    check(time.monotonic() - begin < 30, "took too long")
+    check(time.monotonic() - begin < 100, "took too long")
 
 
 with open(golden, "rb") as f:

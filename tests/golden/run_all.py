@@ -48,7 +48,7 @@ def main():
             for cache, index, act in types + (integers if has_integers(program, model) else ()):
                 begin = time.monotonic()
                 r = subprocess.run([program, "verify", model, golden, "--cache-type", cache, "--index-type", index, "--act", act,
-                                    *extra], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=280)
+                                    *extra], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=1100)
                 took = time.monotonic() - begin
                 verdict = "ok" if r.returncode == 0 else f"FAILED (exit {r.returncode})"
                 print(f"{os.path.basename(model):32} {os.path.basename(golden):22} {cache:4} {index:5} {act:5} "
