@@ -2,14 +2,15 @@
  * gives the bits of igemm_scalar.c; what differs is which dot product the processor is good at:
  *
  *   quads   w as unsigned bytes (a bias added: 12 for MXFP4, 128 for INT8), x as signed bytes, one or two planes
- *           (igemm_rows.h). VNNI (either width): vpdpbusd, all weights. Else: maddubs, MXFP4 alone, whose codes are
- *           small enough for four pair sums in 16 bits. What the bias adds is taken off with the sum of the codes.
+ *           (igemm_rows.h). Sums begin with what takes the bias off again. VNNI (either width): vpdpbusd, all weights.
+ *           Else: maddubs, MXFP4 alone, with 16-bit sums: they may wrap on the way, but the 16 products of a unit that
+ *           meet in a lane are at most 16 * 12 * 128 without the bias, which fits
  *   pairs   w and x in 16 bits, madd: without VNNI, INT8, and MXFP4 with 16-bit x and many rows
  *
  * Few rows: a line is decoded in registers and used for both planes at once. Many rows: up to IGEMM_CHUNK k of a panel
  * are decoded once into the first cache for all row tiles; the float chains continue through y, which changes no bit.
  *
- * Tile: M rows x P panels; float chains and integer sums in registers. */
+ * Tile: M rows x P panels; integer sums in registers, float chains too where there are 32 registers. */
 #ifndef NEAP_KERNELS_X86_IGEMM_VEC_H
 #define NEAP_KERNELS_X86_IGEMM_VEC_H
 
@@ -21,17 +22,16 @@
 #include "kernels/x86/igemm_rows.h"
 
 #if defined(V_WIDTH)
-#if defined(__AVX512VNNI__)
-#define IGEMM_DPBUSD _mm512_dpbusd_epi32
-#elif defined(__AVXVNNI__)
-#define IGEMM_DPBUSD _mm256_dpbusd_avx_epi32
-#endif
-#if defined(IGEMM_DPBUSD)
-enum { IGEMM_HAS_DOT = 1 };
-#else
-enum { IGEMM_HAS_DOT = 0 };
-#endif
 enum { IGEMM_AHEAD = 1536, IGEMM_CHUNK = 512, IGEMM_TILE_ROWS = 6, IGEMM_TILE_PANELS = 4 };
+
+/* Keeps a value where it is: gcc copies sums from register to register and back without need. */
+#define IGEMM_KEEP(v) __asm__("" : "+v"(v))
+/* Sixteen registers hold the sums of a tile, not its float chains too: they stay in the first cache. */
+#if V_WIDTH == 16
+#define IGEMM_IN_MEMORY(pointer) ((void)0)
+#else
+#define IGEMM_IN_MEMORY(pointer) __asm__("" : "+r"(pointer))
+#endif
 
 /* ---- lines ---- */
 
@@ -92,8 +92,6 @@ V_INLINE void igemm_pairs(int kind, const uint8_t *line, int h, vec_int q[4]) {
     }
 }
 
-V_INLINE int igemm_bias(int kind) { return kind == NEAP_MATRIX_MXFP4 ? 12 : 128; }
-
 /* s_w of 16 outputs: the codes of MXFP4 are doubled. */
 V_INLINE acc16 igemm_scale(int kind, const neap_matrix *w, int64_t panel, int64_t group) {
     acc16 s = panel_scale(kind, w, panel, group);
@@ -103,20 +101,25 @@ V_INLINE acc16 igemm_scale(int kind, const neap_matrix *w, int64_t panel, int64_
 
 /* ---- tiles ---- */
 
+/* Units of a panel, ready for all rows. MXFP4 with 16-bit x ends in pairs: two lines for four k. */
+typedef struct igemm_panel {
+    _Alignas(64) char lines[(IGEMM_CHUNK / 4 + 1) * 2 * PANEL_LINE];
+    float scales[IGEMM_CHUNK / 4 + 1][NEAP_PANEL];
+} igemm_panel;
+
 typedef struct igemm_tile {
     const igemm_block *b;
-    int64_t row, panel;     /* first ones; row counted from the block's */
-    int64_t u_begin, u_end; /* units */
-    bool is_continued;      /* chains go on from y */
-    const char *decoded;    /* [panels][IGEMM_CHUNK / 4 lines], k 0 = that of unit u_begin; NULL: as stored */
-    int64_t decoded_bytes;  /* of a panel */
+    int64_t row, panel;         /* first ones; row counted from the block's */
+    int64_t u_begin, u_end;     /* units */
+    bool is_continued;          /* chains go on from y */
+    const igemm_panel *decoded; /* k 0 = that of unit u_begin; NULL: as stored */
 } igemm_tile;
 
-V_INLINE float *igemm_y(const igemm_tile *t, int64_t i) {
-    return t->b->a->y + (t->b->row + t->row + i) * t->b->a->ldy + t->panel * NEAP_PANEL;
+V_INLINE float *igemm_y(const igemm_tile *t) {
+    return t->b->a->y + (t->b->row + t->row) * t->b->a->ldy + t->panel * NEAP_PANEL;
 }
 
-/* Sums of quads: lanes of 32 bits directly, or of 16 for up to four lines. */
+/* One line of quads onto a sum: 32 bits a lane, or two of 16. */
 V_INLINE vec_int igemm_dot(vec_int sum, vec_int w, vec_int x) {
 #if defined(IGEMM_DPBUSD)
     return IGEMM_DPBUSD(sum, w, x);
@@ -124,93 +127,97 @@ V_INLINE vec_int igemm_dot(vec_int sum, vec_int w, vec_int x) {
     return IGEMM_OP(add_epi16)(sum, IGEMM_OP(maddubs_epi16)(w, x));
 #endif
 }
-V_INLINE vec_int igemm_widen(vec_int sum, vec_int part) {
-#if defined(IGEMM_DPBUSD)
-    (void)sum;
-    return part;
-#else
-    return vi_add(sum, IGEMM_OP(madd_epi16)(part, IGEMM_OP(set1_epi16)(1)));
-#endif
+/* The sum of a unit that igemm_dot made. */
+V_INLINE vec_int igemm_widen(vec_int sum) {
+    return IGEMM_HAS_DOT ? sum : IGEMM_OP(madd_epi16)(sum, IGEMM_OP(set1_epi16)(1));
 }
 
-/* A tile's float chains: where they begin or go on, sums of unit u of panel j and row i, and their end. */
-V_INLINE vec igemm_chain(const igemm_tile *t, int i, int j, int h) {
-    int64_t at = j * NEAP_PANEL + h * V_WIDTH;
-    return t->is_continued ? v_load_n(igemm_y(t, i) + at, t->b->a->w->n - t->panel * NEAP_PANEL - at) : v_zero();
+/* A tile's float chains: m rows x p panels begin at zero or go on from y, and end there. */
+V_INLINE void igemm_begin(const igemm_tile *t, const int m, const int p, acc16 (*chain)[IGEMM_TILE_PANELS]) {
+    const int64_t ldy = t->b->a->ldy, left = t->b->a->w->n - t->panel * NEAP_PANEL;
+    const float *y = igemm_y(t);
+    for (int i = 0; i < m; i++, y += ldy)
+        V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+            const int at = j * NEAP_PANEL + h * V_WIDTH;
+            chain[i][j].v[h] = !t->is_continued ? v_zero() : v_load_n(y + at, left - at);
+        }
 }
-V_INLINE void igemm_join(const igemm_tile *t, int64_t u, int i, acc16 scale, const vec_int *sum, acc16 *chain) {
+V_INLINE void igemm_end(const igemm_tile *t, const int m, const int p, acc16 (*chain)[IGEMM_TILE_PANELS]) {
+    const int64_t ldy = t->b->a->ldy, left = t->b->a->w->n - t->panel * NEAP_PANEL;
+    float *y = igemm_y(t);
+    for (int i = 0; i < m; i++, y += ldy)
+        V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+            const int at = j * NEAP_PANEL + h * V_WIDTH;
+            v_store_n(y + at, chain[i][j].v[h], left - at);
+        }
+}
+/* Sums of unit u of row i join the chains of a panel. */
+V_INLINE void igemm_join(const igemm_tile *t, int64_t u, int i, const acc16 *scale, const vec_int *sum, acc16 *chain) {
     const vec x_scale = v_set1(t->b->scale[(t->row + i) * t->b->n_units + u]);
     V_UNROLL for (int h = 0; h < ACC_VECS; h++) chain->v[h] =
-        v_fma(IGEMM_OP(cvtepi32_ps)(sum[h]), v_mul(scale.v[h], x_scale), chain->v[h]);
+        v_fma(IGEMM_OP(cvtepi32_ps)(sum[h]), v_mul(scale->v[h], x_scale), chain->v[h]);
 }
-V_INLINE void igemm_end(const igemm_tile *t, int i, int j, int h, vec chain) {
-    int64_t at = j * NEAP_PANEL + h * V_WIDTH;
-    v_store_n(igemm_y(t, i) + at, chain, t->b->a->w->n - t->panel * NEAP_PANEL - at);
-}
-/* What the bias of the weights adds to the sums of unit u and row i. */
-V_INLINE int32_t igemm_excess(int kind, const igemm_tile *t, int64_t u, int i) {
-    return t->b->sum[(t->row + i) * t->b->n_units + u] * igemm_bias(kind);
+/* What the sums of plane l, row i and unit u begin with. */
+V_INLINE vec_int igemm_start(const igemm_tile *t, int l, int i, int64_t u) {
+    const igemm_block *b = t->b;
+    return vi_set1(b->start[((int64_t)l * b->n_rows + t->row + i) * b->n_units + u]);
 }
 #define IGEMM_EACH(m, p)                                                      \
     V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++) \
         V_UNROLL for (int h = 0; h < ACC_VECS; h++)
 
-/* Quads of p stored panels for m rows. */
+/* Quads of p stored panels for m rows. Sixteen registers do not hold both halves of a panel for many sums: one half
+ * after the other then. */
 V_INLINE void igemm_direct(const int kind, const int planes, const int m, const int p, const igemm_tile *t) {
     const igemm_block *b = t->b;
     const neap_matrix *w = b->a->w;
     const int lines = igemm_lines(kind), line_k = panel_line_k(kind);
-    acc16 acc[4][4];
+    const int at_once = V_WIDTH == 8 && planes * m * ACC_VECS > 8 ? 1 : ACC_VECS;
+    acc16 chains[4][IGEMM_TILE_PANELS], (*chain)[IGEMM_TILE_PANELS] = chains;
     const char *x[2][4];
     V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int l = 0; l < planes; l++) x[l][i] =
         igemm_row(b, l, t->row + i);
-    IGEMM_EACH(m, p) acc[i][j].v[h] = igemm_chain(t, i, j, h);
+    igemm_begin(t, m, p, chain);
     for (int64_t u = t->u_begin; u < t->u_end; u++) {
         const igemm_unit unit = b->units[u];
-        const uint8_t *line[4];
+        IGEMM_IN_MEMORY(chain);
         vec_int sum[2][4][4][ACC_VECS];
-        V_UNROLL for (int j = 0; j < p; j++) line[j] =
-            panel_line_at(kind, (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes, b->k + unit.k);
-        V_UNROLL for (int l = 0; l < planes; l++) V_UNROLL for (int i = 0; i < m; i++)
-            V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[l][i][j][h] =
-                vi_set1(0);
-        for (int64_t k0 = 0; k0 < unit.n; k0 += 4 * line_k / lines) { /* 16 k: four lines of quads */
-            vec_int part[2][4][4][ACC_VECS];
-            const int n = 4 / lines;
+        V_UNROLL for (int from = 0; from < ACC_VECS; from += at_once) {
+            const uint8_t *line[4];
+            V_UNROLL for (int j = 0; j < p; j++) line[j] =
+                panel_line_at(kind, (const uint8_t *)w->panels + (t->panel + j) * w->panel_bytes, b->k + unit.k);
             V_UNROLL for (int l = 0; l < planes; l++) V_UNROLL for (int i = 0; i < m; i++)
-                V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) part[l][i][j][h] =
-                    IGEMM_HAS_DOT ? sum[l][i][j][h] : vi_set1(0);
-            V_UNROLL for (int e = 0; e < n; e++) {
-                const int64_t k = unit.k + k0 + e * line_k;
-                if (e > 0 && k0 + e * line_k >= unit.n) break; /* the end of a short unit */
-                V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-                    vec_int q[2];
-                    if (h == 0) _mm_prefetch((const char *)line[j] + IGEMM_AHEAD, _MM_HINT_T0);
-                    igemm_quads(kind, line[j], h, q);
-                    V_UNROLL for (int s = 0; s < lines; s++) V_UNROLL for (int i = 0; i < m; i++)
-                        V_UNROLL for (int l = 0; l < planes; l++) part[l][i][j][h] =
-                            igemm_dot(part[l][i][j][h], q[s], igemm_spread(x[l][i] + k + 4 * s));
+                V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = from; h < from + at_once; h++)
+                    sum[l][i][j][h] = igemm_start(t, l, i, u);
+            for (int64_t k0 = 0; k0 < (kind == NEAP_MATRIX_MXFP4 ? 32 : unit.n); k0 += 4 * line_k)
+                V_UNROLL for (int e = 0; e < 4; e++) {
+                    const int64_t k = unit.k + k0 + e * line_k;
+                    if (kind == NEAP_MATRIX_INT8 && e > 0 && k0 + e * line_k >= unit.n) break;
+                    V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = from; h < from + at_once; h++) {
+                        vec_int q[2];
+                        if (h == 0) _mm_prefetch((const char *)line[j] + IGEMM_AHEAD, _MM_HINT_T0);
+                        igemm_quads(kind, line[j], h, q);
+                        V_UNROLL for (int s = 0; s < lines; s++) V_UNROLL for (int i = 0; i < m; i++)
+                            V_UNROLL for (int l = 0; l < planes; l++) {
+                            sum[l][i][j][h] = igemm_dot(sum[l][i][j][h], q[s], igemm_spread(x[l][i] + k + 4 * s));
+                            if (m > 1) IGEMM_KEEP(sum[l][i][j][h]);
+                        }
+                    }
+                    V_UNROLL for (int j = 0; j < p; j++) line[j] += PANEL_LINE;
                 }
-                V_UNROLL for (int j = 0; j < p; j++) line[j] += PANEL_LINE;
+            IGEMM_EACH(m, p) {
+                if (h < from || h >= from + at_once) continue;
+                vec_int v = igemm_widen(sum[0][i][j][h]);
+                if (planes == 2) v = vi_add(IGEMM_OP(slli_epi32)(v, 8), igemm_widen(sum[1][i][j][h]));
+                sum[0][i][j][h] = v;
             }
-            V_UNROLL for (int l = 0; l < planes; l++) V_UNROLL for (int i = 0; i < m; i++)
-                V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[l][i][j][h] =
-                    igemm_widen(sum[l][i][j][h], part[l][i][j][h]);
         }
         V_UNROLL for (int j = 0; j < p; j++) {
             acc16 scale = igemm_scale(kind, w, t->panel + j, unit.group);
-            V_UNROLL for (int i = 0; i < m; i++) {
-                const vec_int excess = vi_set1(igemm_excess(kind, t, u, i));
-                V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-                    vec_int v = sum[0][i][j][h];
-                    if (planes == 2) v = vi_add(IGEMM_OP(slli_epi32)(v, 8), sum[1][i][j][h]);
-                    sum[0][i][j][h] = vi_sub(v, excess);
-                }
-                igemm_join(t, u, i, scale, sum[0][i][j], &acc[i][j]);
-            }
+            V_UNROLL for (int i = 0; i < m; i++) igemm_join(t, u, i, &scale, sum[0][i][j], &chain[i][j]);
         }
     }
-    IGEMM_EACH(m, p) igemm_end(t, i, j, h, acc[i][j].v[h]);
+    igemm_end(t, m, p, chain);
 }
 
 /* Pairs of p stored INT8 panels for m rows. */
@@ -218,10 +225,11 @@ V_INLINE void igemm_direct_pairs(const int m, const int p, const igemm_tile *t) 
     const int kind = NEAP_MATRIX_INT8;
     const igemm_block *b = t->b;
     const neap_matrix *w = b->a->w;
-    acc16 acc[4][4];
-    IGEMM_EACH(m, p) acc[i][j].v[h] = igemm_chain(t, i, j, h);
+    acc16 chains[4][IGEMM_TILE_PANELS], (*chain)[IGEMM_TILE_PANELS] = chains;
+    igemm_begin(t, m, p, chain);
     for (int64_t u = t->u_begin; u < t->u_end; u++) {
         const igemm_unit unit = b->units[u];
+        IGEMM_IN_MEMORY(chain);
         const uint8_t *line[4];
         const char *x[4];
         vec_int sum[4][4][ACC_VECS];
@@ -236,16 +244,19 @@ V_INLINE void igemm_direct_pairs(const int m, const int p, const igemm_tile *t) 
                 V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
                     vec_int q[4];
                     igemm_pairs(kind, line[j], h, q);
-                    V_UNROLL for (int s = 0; s < 2; s++) V_UNROLL for (int i = 0; i < m; i++) sum[i][j][h] =
-                        vi_add(sum[i][j][h], IGEMM_OP(madd_epi16)(q[s], igemm_spread(x[i] + 2 * k + 4 * s)));
+                    V_UNROLL for (int s = 0; s < 2; s++) V_UNROLL for (int i = 0; i < m; i++) {
+                        sum[i][j][h] =
+                            vi_add(sum[i][j][h], IGEMM_OP(madd_epi16)(q[s], igemm_spread(x[i] + 2 * k + 4 * s)));
+                        IGEMM_KEEP(sum[i][j][h]);
+                    }
                 }
             }
         V_UNROLL for (int j = 0; j < p; j++) {
             acc16 scale = igemm_scale(kind, w, t->panel + j, unit.group);
-            V_UNROLL for (int i = 0; i < m; i++) igemm_join(t, u, i, scale, sum[i][j], &acc[i][j]);
+            V_UNROLL for (int i = 0; i < m; i++) igemm_join(t, u, i, &scale, sum[i][j], &chain[i][j]);
         }
     }
-    IGEMM_EACH(m, p) igemm_end(t, i, j, h, acc[i][j].v[h]);
+    igemm_end(t, m, p, chain);
 }
 
 /* m rows x p panels from decoded lines: one plane after the other, one sum in registers. Pairs: one plane, two lines
@@ -253,57 +264,51 @@ V_INLINE void igemm_direct_pairs(const int m, const int p, const igemm_tile *t) 
 V_INLINE void igemm_many(const int kind, const bool is_pairs, const int planes, const int m, const int p,
                          const igemm_tile *t) {
     const igemm_block *b = t->b;
-    const neap_matrix *w = b->a->w;
-    acc16 acc[IGEMM_TILE_ROWS][2];
     const int64_t k_begin = b->units[t->u_begin].k;
     const int quad_bytes = is_pairs ? 8 : 4, quad_lines = is_pairs ? 2 : 1;
-    IGEMM_EACH(m, p) acc[i][j].v[h] = igemm_chain(t, i, j, h);
+    acc16 chains[IGEMM_TILE_ROWS][IGEMM_TILE_PANELS], (*chain)[IGEMM_TILE_PANELS] = chains;
+    igemm_begin(t, m, p, chain);
     for (int64_t u = t->u_begin; u < t->u_end; u++) {
         const igemm_unit unit = b->units[u];
-        const int64_t quads = (unit.n + 3) / 4;
+        IGEMM_IN_MEMORY(chain);
+        const int64_t quads = kind == NEAP_MATRIX_MXFP4 ? 8 : (unit.n + 3) / 4;
+        const int step = kind == NEAP_MATRIX_MXFP4 ? 8 / quad_lines : 1;
         vec_int sum[IGEMM_TILE_ROWS][2][ACC_VECS];
         V_UNROLL for (int l = 0; l < planes; l++) {
-            V_UNROLL for (int i = 0; i < m; i++) {
-                vec_int from = vi_set1(is_pairs ? 0 : -igemm_excess(kind, t, u, i));
-                V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[i][j][h] =
-                    l == planes - 1 ? l ? vi_add(IGEMM_OP(slli_epi32)(sum[i][j][h], 8), from) : from : vi_set1(0);
+            IGEMM_EACH(m, p) {
+                vec_int from = is_pairs ? vi_set1(0) : igemm_start(t, l, i, u);
+                sum[i][j][h] = l ? vi_add(IGEMM_OP(slli_epi32)(sum[i][j][h], 8), from) : from;
             }
-            const char *line = t->decoded + (unit.k - k_begin) / 4 * quad_lines * PANEL_LINE;
+            const char *line = t->decoded->lines + (unit.k - k_begin) * (quad_lines * PANEL_LINE / 4);
             const char *x[IGEMM_TILE_ROWS];
-            V_UNROLL for (int i = 0; i < m; i++) x[i] = igemm_row(b, l, t->row + i) + (int64_t)unit.k / 4 * quad_bytes;
-            if (IGEMM_HAS_DOT || is_pairs) {
-                for (int64_t q = 0; q < quads * quad_lines; q++, line += PANEL_LINE) {
+            V_UNROLL for (int i = 0; i < m; i++) x[i] =
+                igemm_row(b, l, t->row + i) + (int64_t)unit.k * (quad_bytes / 4);
+            for (int64_t q = 0; q < quads; q += step) V_UNROLL for (int e = 0; e < step * quad_lines; e++) {
                     V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-                        vec_int v = panel_load(line + j * t->decoded_bytes, h);
+                        vec_int v = panel_load(line + e * PANEL_LINE + j * (int64_t)sizeof(igemm_panel), h);
                         V_UNROLL for (int i = 0; i < m; i++) {
-                            vec_int xs = igemm_spread(x[i] + q * 4);
+                            vec_int xs = igemm_spread(x[i] + e * 4);
                             sum[i][j][h] = is_pairs ? vi_add(sum[i][j][h], IGEMM_OP(madd_epi16)(v, xs))
                                                     : igemm_dot(sum[i][j][h], v, xs);
+                            IGEMM_KEEP(sum[i][j][h]);
                         }
                     }
+                    if (e < step * quad_lines - 1) continue;
+                    line += step * quad_lines * PANEL_LINE;
+                    V_UNROLL for (int i = 0; i < m; i++) x[i] += step * quad_bytes;
                 }
-                continue;
-            }
-            for (int64_t q = 0; q < quads; q += 4) {
-                vec_int part[IGEMM_TILE_ROWS][2][ACC_VECS];
-                V_UNROLL for (int e = 0; e < 4; e++, line += PANEL_LINE) {
-                    if (e > 0 && q + e >= quads) break; /* the end of a short unit */
-                    V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-                        vec_int v = panel_load(line + j * t->decoded_bytes, h);
-                        V_UNROLL for (int i = 0; i < m; i++) part[i][j][h] =
-                            igemm_dot(e ? part[i][j][h] : vi_set1(0), v, igemm_spread(x[i] + (q + e) * 4));
-                    }
-                }
-                V_UNROLL for (int i = 0; i < m; i++) V_UNROLL for (int j = 0; j < p; j++)
-                    V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[i][j][h] = igemm_widen(sum[i][j][h], part[i][j][h]);
-            }
         }
         V_UNROLL for (int j = 0; j < p; j++) {
-            acc16 scale = igemm_scale(kind, w, t->panel + j, unit.group);
-            V_UNROLL for (int i = 0; i < m; i++) igemm_join(t, u, i, scale, sum[i][j], &acc[i][j]);
+            acc16 scale;
+            V_UNROLL for (int h = 0; h < ACC_VECS; h++) scale.v[h] =
+                v_load(t->decoded[j].scales[u - t->u_begin] + h * V_WIDTH);
+            V_UNROLL for (int i = 0; i < m; i++) {
+                if (!is_pairs) V_UNROLL for (int h = 0; h < ACC_VECS; h++) sum[i][j][h] = igemm_widen(sum[i][j][h]);
+                igemm_join(t, u, i, &scale, sum[i][j], &chain[i][j]);
+            }
         }
     }
-    IGEMM_EACH(m, p) igemm_end(t, i, j, h, acc[i][j].v[h]);
+    igemm_end(t, m, p, chain);
 }
 
 /* ---- which tile ---- */
@@ -332,7 +337,7 @@ enum { IGEMM_DECODED_PANELS = 1 };
 #define IGEMM_DIRECT(X, kind, planes) \
     X(kind, planes, 1, 1) X(kind, planes, 2, 1) X(kind, planes, 3, 1) X(kind, planes, 4, 1)
 #define IGEMM_MANY(X, kind, pairs, planes) \
-    X(kind, pairs, planes, 1, 1) X(kind, pairs, planes, 2, 1) X(kind, pairs, planes, 3, 1)
+    X(kind, pairs, planes, 1, 1) X(kind, pairs, planes, 2, 1) X(kind, pairs, planes, 3, 1) X(kind, pairs, planes, 4, 1)
 #endif
 
 /* Tile functions by name, and their tables. */
@@ -365,8 +370,8 @@ enum {
     IGEMM_MANY_SIZES = 0 IGEMM_MANY(IGEMM_COUNT, F32, 0, 1)
 };
 
-/* Lines of units [u_begin, u_end) of a panel in the order that igemm_many reads. */
-typedef void (*igemm_decoder)(char *to, const igemm_block *b, int64_t panel, int64_t u_begin, int64_t u_end);
+/* Units [u_begin, u_end) of a panel. */
+typedef void (*igemm_decoder)(igemm_panel *to, const igemm_block *b, int64_t panel, int64_t u_begin, int64_t u_end);
 
 /* How a kind of weights is multiplied: forms of x and tiles for few and for many rows, and lines for many. */
 typedef struct igemm_way {
@@ -385,24 +390,29 @@ static inline void igemm_row_tiles(igemm_tile *t, const igemm_size *sizes, int n
     const igemm_size *size;
     for (t->row = 0; t->row < t->b->n_rows; t->row += size->rows) {
         size = igemm_fitting(sizes, n_sizes, t->b->n_rows - t->row);
-        const char *decoded = t->decoded;
+        const igemm_panel *decoded = t->decoded;
         for (t->panel = p; t->panel < p_end;) {
             bool is_wide = p_end - t->panel >= size->panels;
             int64_t panels = is_wide ? size->panels : 1;
             size->run[is_wide](t);
             t->panel += panels;
-            if (t->decoded) t->decoded += panels * t->decoded_bytes;
+            if (t->decoded) t->decoded += panels;
         }
         t->decoded = decoded;
     }
 }
 
-V_INLINE void igemm_decode(const int kind, const bool is_pairs, char *to, const igemm_block *b, int64_t panel,
+V_INLINE void igemm_decode(const int kind, const bool is_pairs, igemm_panel *d, const igemm_block *b, int64_t panel,
                            int64_t u_begin, int64_t u_end) {
     const uint8_t *bytes = (const uint8_t *)b->a->w->panels + panel * b->a->w->panel_bytes;
+    char *to = d->lines;
     for (int64_t u = u_begin; u < u_end; u++) {
-        const uint8_t *line = panel_line_at(kind, bytes, b->k + b->units[u].k);
-        for (int64_t k = 0; k < b->units[u].n; k += panel_line_k(kind), line += PANEL_LINE) {
+        const igemm_unit unit = b->units[u];
+        const uint8_t *line = panel_line_at(kind, bytes, b->k + unit.k);
+        const acc16 scale = igemm_scale(kind, b->a->w, panel, unit.group);
+        V_UNROLL for (int h = 0; h < ACC_VECS; h++) v_store(d->scales[u - u_begin] + h * V_WIDTH, scale.v[h]);
+        for (int64_t k = 0; k < (kind == NEAP_MATRIX_MXFP4 ? 32 : unit.n);
+             k += panel_line_k(kind), line += PANEL_LINE) {
             const int n = igemm_lines(kind) * (is_pairs ? 2 : 1);
             V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
                 vec_int q[4];
@@ -417,10 +427,10 @@ V_INLINE void igemm_decode(const int kind, const bool is_pairs, char *to, const 
     }
 }
 
-#define IGEMM_DECODE(kind, pairs)                                                                                    \
-    static inline void igemm_decode_##kind##_##pairs(char *to, const igemm_block *b, int64_t panel, int64_t u_begin, \
-                                                     int64_t u_end) {                                                \
-        igemm_decode(NEAP_MATRIX_##kind, pairs, to, b, panel, u_begin, u_end);                                       \
+#define IGEMM_DECODE(kind, pairs)                                                                          \
+    static inline void igemm_decode_##kind##_##pairs(igemm_panel *to, const igemm_block *b, int64_t panel, \
+                                                     int64_t u_begin, int64_t u_end) {                     \
+        igemm_decode(NEAP_MATRIX_##kind, pairs, to, b, panel, u_begin, u_end);                             \
     }
 IGEMM_DECODE(MXFP4, 0)
 #if defined(IGEMM_DPBUSD)
@@ -431,9 +441,9 @@ IGEMM_DECODE(MXFP4, 1)
 #endif
 
 static inline void igemm_decoded(const igemm_way *way, const igemm_block *b) {
-    _Alignas(64) char lines[IGEMM_DECODED_PANELS * (IGEMM_CHUNK / 4 + 1) * 2 * PANEL_LINE]; /* MXFP4 ends in pairs */
+    igemm_panel decoded[IGEMM_DECODED_PANELS];
     const neap_gemm_args *a = b->a;
-    igemm_tile t = {.b = b, .decoded = lines, .decoded_bytes = sizeof lines / IGEMM_DECODED_PANELS};
+    igemm_tile t = {.b = b, .decoded = decoded};
     for (int64_t p = a->panel_begin, p_end; p < a->panel_end; p = p_end) {
         p_end = p + IGEMM_DECODED_PANELS < a->panel_end ? p + IGEMM_DECODED_PANELS : a->panel_end;
         for (t.u_begin = 0; t.u_begin < b->n_units; t.u_begin = t.u_end) {
@@ -441,9 +451,7 @@ static inline void igemm_decoded(const igemm_way *way, const igemm_block *b) {
             t.u_end = t.u_begin + 1;
             while (t.u_end < b->n_units && b->units[t.u_end].k + b->units[t.u_end].n - k <= IGEMM_CHUNK) t.u_end++;
             t.is_continued = b->k + k > 0;
-            for (int64_t q = p; q < p_end; q++) {
-                way->decode(lines + (q - p) * t.decoded_bytes, b, q, t.u_begin, t.u_end);
-            }
+            for (int64_t q = p; q < p_end; q++) way->decode(&decoded[q - p], b, q, t.u_begin, t.u_end);
             igemm_row_tiles(&t, way->sizes[1], IGEMM_MANY_SIZES, p, p_end);
         }
     }
