@@ -392,8 +392,12 @@ static void bench_ratios(kc *c) {
 }
 
 /* A gather alone: one word of each line of the rows of a list, out of a cache that is larger than the processor's.
- * Every run has a list of its own, so that rows come from memory. */
-enum { GATHER_LISTS = 192, ATTEND_LISTS = 24, GATHER_AHEAD = 4 };
+ * Every run has a list of its own, so that rows come from memory. The contiguous rows are the floor: what memory gives
+ * when the processor sees everything coming. Fetching ahead, six rows and their first four lines were best: such a
+ * row begins a stream that the processor goes on with, and lines that it fetches itself take no place among the loads
+ * under way. (All lines of a row are better inside the attention, where arithmetic stands between the rows.) */
+enum { GATHER_LISTS = 192, ATTEND_LISTS = 24, GATHER_AHEAD = 6, GATHER_LINES = 4 };
+enum { GATHER_UNSORTED, GATHER_SORTED, GATHER_CONTIGUOUS, GATHERS };
 typedef struct gathers {
     neap_pages cache;
     const int32_t *lists; /* [GATHER_LISTS][BENCH_K] */
@@ -413,8 +417,7 @@ static void run_gather(const kc *c, void *args) {
         const uint8_t *row = gather_row(&g->cache, list[i]);
         const uint8_t *next = gather_row(&g->cache, list[i + GATHER_AHEAD < BENCH_K ? i + GATHER_AHEAD : i]);
         if (g->is_ahead)
-            for (int b = 0; b < BENCH_WIDTH * 2; b += 64)
-                __builtin_prefetch(next + b, 0, 2); /* into the second cache: more may be under way */
+            for (int b = 0; b < GATHER_LINES * 64; b += 64) __builtin_prefetch(next + b, 0, 2);
         for (int b = 0; b < BENCH_WIDTH * 2; b += 64) {
             memcpy(&word, row + b + sum % 2 * 8, sizeof word); /* the next word is asked for when this one is here */
             sum += word & 6;
@@ -430,25 +433,29 @@ static void shuffle(kc *c, int32_t *x, int64_t n) {
     }
 }
 static void bench_gather(kc *c) {
-    static const char *const labels[] = {"gather, unsorted", "gather, sorted and fetched ahead"};
-    if (!kc_wants(c, labels[0]) && !kc_wants(c, labels[1])) return;
+    static const char *const labels[GATHERS] = {"gather, unsorted", "gather, sorted and fetched ahead",
+                                                "gather, contiguous"};
+    if (!kc_wants(c, labels[0]) && !kc_wants(c, labels[1]) && !kc_wants(c, labels[2])) return;
     kc_begin(c, "gather");
     int64_t bytes, page_bytes = NEAP_PAGE_ROWS * BENCH_WIDTH * 2;
     const uint8_t *base = kc_far_block(&bytes);
     int64_t n_pages = bytes / page_bytes, each = n_pages * NEAP_PAGE_ROWS / BENCH_K;
     int32_t *table = kc_bytes(c, n_pages * 4), *lists = kc_bytes(c, (int64_t)GATHER_LISTS * BENCH_K * 4);
     for (int64_t i = 0; i < n_pages; i++) table[i] = (int32_t)i;
-    shuffle(c, table, n_pages);
-    for (int i = 0; i < 2; i++) {
+    for (int way = GATHERS - 1; way >= 0; way--) { /* contiguous first: before pages are scattered */
         for (int64_t l = 0; l < GATHER_LISTS; l++) {
             int32_t *list = lists + l * BENCH_K;
-            for (int64_t k = 0; k < BENCH_K; k++) list[k] = (int32_t)(k * each + kc_below(c, each));
-            if (i == 0) shuffle(c, list, BENCH_K);
+            int64_t begin = l * (each - 1) / GATHER_LISTS * BENCH_K;
+            for (int64_t k = 0; k < BENCH_K; k++)
+                list[k] = (int32_t)(way == GATHER_CONTIGUOUS ? begin + k : k * each + kc_below(c, each));
+            if (way == GATHER_UNSORTED) shuffle(c, list, BENCH_K);
         }
-        gathers g = {{base, page_bytes, table}, lists, i == 1, 0};
+        if (way == GATHER_SORTED) shuffle(c, table, n_pages);
+        gathers g = {{base, page_bytes, table}, lists, way == GATHER_SORTED, 0};
+        gather_sink = c->peaks.read(base, bytes / 256 * 256, 0); /* all ways find the same in the caches */
         c->items = BENCH_K;
         c->is_far = true;
-        kc_bench(c, labels[i], run_gather, &g, BENCH_K * BENCH_WIDTH * 2.0, 0);
+        kc_bench(c, labels[way], run_gather, &g, BENCH_K * BENCH_WIDTH * 2.0, 0);
     }
 }
 

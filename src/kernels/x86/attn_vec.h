@@ -73,8 +73,10 @@ V_INLINE void attend_fetch_lines(const neap_attend_args *a, attend_fetch *f, int
             f->at = latents_row(&a->format, &a->cache, position);
             f->end = f->at + latents_row_bytes(&a->format);
             f->at -= (uintptr_t)f->at % 64;
-            if (a->format.kind == NEAP_ROWS_FP8)
+            if (a->format.kind == NEAP_ROWS_FP8) {
                 _mm_prefetch((const char *)latents_scales(&a->format, &a->cache, position), _MM_HINT_T1);
+                _mm_prefetch((const char *)latents_extra(&a->format, &a->cache, position), _MM_HINT_T1);
+            }
         }
         _mm_prefetch((const char *)f->at, _MM_HINT_T1);
         f->at += 64;

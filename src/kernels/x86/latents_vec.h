@@ -139,6 +139,11 @@ V_INLINE const float *latents_scales(const neap_latent_format *f, const neap_pag
     const uint8_t *page = neap_pages_at(pages, position) + NEAP_PAGE_ROWS * latents_row_bytes(f);
     return (const float *)(const void *)page + position % NEAP_PAGE_ROWS * neap_latent_tiles(f);
 }
+V_INLINE const uint8_t *latents_extra(const neap_latent_format *f, const neap_pages *pages, int64_t position) {
+    int64_t tiles = neap_latent_tiles(f) * (int64_t)sizeof(float);
+    return neap_pages_at(pages, position) + NEAP_PAGE_ROWS * (latents_row_bytes(f) + tiles) +
+           position % NEAP_PAGE_ROWS * neap_latent_extra(f);
+}
 
 /* The row as floats: itself, or decoded to `room`. */
 V_INLINE const float *latents_decode(const neap_latent_format *f, const neap_pages *pages, int64_t position,
@@ -150,9 +155,7 @@ V_INLINE const float *latents_decode(const neap_latent_format *f, const neap_pag
     } else {
         const float *scales = latents_scales(f, pages, position);
         latents_fp8(room, row, scales, f->r);
-        const uint8_t *extra = neap_pages_at(pages, position) +
-                               NEAP_PAGE_ROWS * (latents_row_bytes(f) + neap_latent_tiles(f) * (int64_t)sizeof(float)) +
-                               position % NEAP_PAGE_ROWS * neap_latent_extra(f);
+        const uint8_t *extra = latents_extra(f, pages, position);
         latents_fine(room + f->r, row + f->r, scales + (f->r + NEAP_FP8_TILE - 1) / NEAP_FP8_TILE, extra, f->dr);
     }
     return room;
