@@ -39,92 +39,68 @@ V_INLINE void latents_bf16(float *out, const uint16_t *in, int64_t n) {
 #endif
 }
 
-/* 16 codes as half floats: value / 256. The sign lands in bit 14 as well. */
-V_INLINE __m256i latents_halves(__m128i codes) {
-    return _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7), _mm256_set1_epi16((short)0xbfff));
-}
-
-V_INLINE void latents_scaled(float *out, __m256i half, vec s, int64_t n) {
+/* 32 codes times s, the first n of them to `out`; bits: of each plane of the key part, or NULL. */
+V_INLINE void latents_32(float *out, __m256i codes, const uint32_t *bits, vec s, int64_t n) {
 #if V_WIDTH == 16
-    v_store_n(out, v_mul(_mm512_cvtph_ps(half), s), n);
+    const __m512i keep = _mm512_set1_epi16((short)0xbfff); /* the sign lands in bit 14 as well */
+    __m512i half = _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(codes), 7), keep);
+    V_UNROLL for (int b = 0; bits && b < 3; b++) half =
+        _mm512_mask_add_epi16(half, bits[b], half, _mm512_set1_epi16((short)(16 << b)));
+    v_store_n(out, v_mul(_mm512_cvtph_ps(_mm512_castsi512_si256(half)), s), n);
+    if (n > 16) v_store_n(out + 16, v_mul(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1)), s), n - 16);
 #else
-    v_store_n(out, v_mul(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), s), n);
-    v_store_n(out + 8, v_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), s), n - 8);
+    const __m256i keep = _mm256_set1_epi16((short)0xbfff);
+    __m256i below = _mm256_setzero_si256(); /* the byte behind each code: bits 7, 6, 5 from planes 2, 1, 0 */
+    if (bits) {
+        const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2,
+                                                3, 3, 3, 3, 3, 3, 3, 3);
+        const __m256i place = _mm256_set1_epi64x((int64_t)UINT64_C(0x8040201008040201));
+        V_UNROLL for (int b = 0; b < 3; b++) {
+            __m256i all = _mm256_shuffle_epi8(_mm256_set1_epi32((int32_t)bits[b]), spread);
+            __m256i has = _mm256_cmpeq_epi8(_mm256_and_si256(all, place), place);
+            below = _mm256_or_si256(below, _mm256_and_si256(has, _mm256_set1_epi8((char)(32 << b))));
+        }
+    }
+    /* values 0 .. 7 and 16 .. 23, then 8 .. 15 and 24 .. 31 */
+    __m256i a = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpacklo_epi8(below, codes), 1), keep);
+    __m256i b = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpackhi_epi8(below, codes), 1), keep);
+    v_store_n(out, v_mul(_mm256_cvtph_ps(_mm256_castsi256_si128(a)), s), n);
+    v_store_n(out + 8, v_mul(_mm256_cvtph_ps(_mm256_castsi256_si128(b)), s), n - 8);
+    v_store_n(out + 16, v_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(a, 1)), s), n - 16);
+    v_store_n(out + 24, v_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(b, 1)), s), n - 24);
 #endif
 }
 
-/* Codes of one tile. */
-V_INLINE void latents_fp8_tile(float *out, const uint8_t *in, int64_t n, float scale) {
+/* Values that share a scale. extra: the three planes of the key part, each `plane` bytes, or NULL. */
+V_INLINE void latents_tile(float *out, const uint8_t *in, const uint8_t *extra, int64_t plane, int64_t n, float scale) {
     const vec s = v_set1(scale * 256.0f);
+    uint32_t bits[3] = {0};
     int64_t i = 0;
-#if V_WIDTH == 16
     for (; i + 32 <= n; i += 32) {
-        const __m512i keep = _mm512_set1_epi16((short)0xbfff);
-        __m256i codes = _mm256_loadu_si256((const __m256i *)(const void *)(in + i));
-        __m512i half = _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(codes), 7), keep);
-        latents_scaled(out + i, _mm512_castsi512_si256(half), s, 16);
-        latents_scaled(out + i + 16, _mm512_extracti64x4_epi64(half, 1), s, 16);
+        V_UNROLL for (int b = 0; extra && b < 3; b++) memcpy(&bits[b], extra + b * plane + i / 8, 4);
+        latents_32(out + i, _mm256_loadu_si256((const __m256i *)(const void *)(in + i)), extra ? bits : NULL, s, 32);
     }
-#endif
-    for (; i + 16 <= n; i += 16)
-        latents_scaled(out + i, latents_halves(_mm_loadu_si128((const __m128i *)(const void *)(in + i))), s, 16);
     if (i < n) {
-        uint8_t last[16] = {0};
+        uint8_t last[32] = {0};
         memcpy(last, in + i, (size_t)(n - i));
-        latents_scaled(out + i, latents_halves(_mm_loadu_si128((const __m128i *)(const void *)last)), s, n - i);
+        for (int b = 0; extra && b < 3; b++)
+            bits[b] = 0, memcpy(&bits[b], extra + b * plane + i / 8, (size_t)(n - i + 7) / 8);
+        latents_32(out + i, _mm256_loadu_si256((const __m256i *)(const void *)last), extra ? bits : NULL, s, n - i);
     }
 }
 
 V_INLINE void latents_fp8(float *out, const uint8_t *codes, const float *scales, int64_t n) {
     int64_t i = 0;
-    for (; i + NEAP_FP8_TILE <= n; i += NEAP_FP8_TILE) /* known length: no branches */
-        latents_fp8_tile(out + i, codes + i, NEAP_FP8_TILE, *scales++);
-    if (i < n) latents_fp8_tile(out + i, codes + i, n - i, *scales);
-}
-
-/* The key part: 16 codes and the 16 bits of each of three planes. */
-V_INLINE __m256i latents_fine_halves(__m128i codes, const uint16_t bits[3]) {
-    __m256i half = latents_halves(codes);
-#if V_WIDTH == 16
-    V_UNROLL for (int b = 0; b < 3; b++) half =
-        _mm256_mask_add_epi16(half, bits[b], half, _mm256_set1_epi16((short)(16 << b)));
-#else
-    const __m256i place =
-        _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, (short)0x8000);
-    V_UNROLL for (int b = 0; b < 3; b++) {
-        __m256i has = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_set1_epi16((short)bits[b]), place), place);
-        half = _mm256_or_si256(half, _mm256_and_si256(has, _mm256_set1_epi16((short)(16 << b))));
-    }
-#endif
-    return half;
-}
-
-/* `extra` holds the planes, n values / 8 bytes each. */
-V_INLINE void latents_fine_tile(float *out, const uint8_t *in, const uint8_t *extra, int64_t plane, int64_t n,
-                                float scale) {
-    const vec s = v_set1(scale * 256.0f);
-    uint16_t bits[3] = {0};
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        V_UNROLL for (int b = 0; b < 3; b++) memcpy(&bits[b], extra + b * plane + i / 8, 2);
-        __m128i codes = _mm_loadu_si128((const __m128i *)(const void *)(in + i));
-        latents_scaled(out + i, latents_fine_halves(codes, bits), s, 16);
-    }
-    if (i < n) {
-        int64_t left = n - i;
-        uint8_t last[16] = {0};
-        memcpy(last, in + i, (size_t)left);
-        for (int b = 0; b < 3; b++) bits[b] = 0, memcpy(&bits[b], extra + b * plane + i / 8, left > 8 ? 2 : 1);
-        __m128i codes = _mm_loadu_si128((const __m128i *)(const void *)last);
-        latents_scaled(out + i, latents_fine_halves(codes, bits), s, left);
-    }
+    for (; i + NEAP_FP8_TILE <= n; i += NEAP_FP8_TILE) /* a length that the compiler knows */
+        latents_tile(out + i, codes + i, NULL, 0, NEAP_FP8_TILE, *scales++);
+    if (i < n) latents_tile(out + i, codes + i, NULL, 0, n - i, *scales);
 }
 
 V_INLINE void latents_fine(float *out, const uint8_t *codes, const float *scales, const uint8_t *extra, int64_t n) {
     int64_t plane = (n + 7) / 8;
     for (int64_t i = 0; i < n; i += NEAP_FP8_TILE)
-        latents_fine_tile(out + i, codes + i, extra + i / 8, plane, n - i < NEAP_FP8_TILE ? n - i : NEAP_FP8_TILE,
-                          *scales++);
+        latents_tile(out + i, codes + i, extra + i / 8, plane, n - i < NEAP_FP8_TILE ? n - i : NEAP_FP8_TILE,
+                     *scales++);
 }
 
 /* Where the values of a row begin, and their bytes. */
