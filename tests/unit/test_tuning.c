@@ -313,7 +313,7 @@ static void test_search(void **state) {
         neap_tuning_init(&t);
         const double begin = now();
         if (neap_tune(m, &o, 0.5, &t, count_calls, &n_calls) != NEAP_OK) fail_msg("%s", neap_last_error());
-        assert_true(now() - begin < 20); /* sanitizers take their time; a step is not cut short */
+        assert_true(now() - begin < 200); /* sanitizers and busy machines take their time; a step is not cut short */
         assert_true(n_calls >= 1);
         assert_int_equal(t.struct_size, sizeof t);
         assert_int_equal(neap_tuning_take(&checked, &t), NEAP_OK);
