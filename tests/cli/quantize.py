@@ -436,7 +436,7 @@ def interrupted(model, number):
         p.send_signal(number)
         if number == signal.SIGHUP:
             p.send_signal(number)  # the shell repeats it
-        _, err = p.communicate(timeout=60)
+        _, err = p.communicate(timeout=60 * SLOW)
         if p.returncode != 0:  # else it was done before the signal came
             check(p.returncode == 128 + number and b"cancelled" in err and not os.path.exists(result), number, p.returncode, err)
             return
