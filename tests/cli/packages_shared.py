@@ -12,7 +12,8 @@ BUILD = os.environ.get("NEAP_BUILD_DIR") or os.path.join(tempfile.gettempdir(), 
 
 
 def want(module, package):
-    """The module, or None when it cannot be had. package: as pip names it, with a range of versions."""
+    """The module, or None when it cannot be had. package: as pip names it with its version, more of them after blanks; a new
+    one may find what is no change of ours, so it comes with a change of this line."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -26,7 +27,7 @@ def want(module, package):
             if not os.path.exists(done):
                 subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, capture_output=True, timeout=120)
                 subprocess.run([os.path.join(folder, "bin", "pip"), "install", "-q", "--disable-pip-version-check",
-                                "--retries", "1", "--timeout", "10", package], check=True, capture_output=True, timeout=200)
+                                "--retries", "1", "--timeout", "10", *package.split()], check=True, capture_output=True, timeout=200)
                 with open(done, "w", encoding="ascii"):
                     pass
         # before the interpreter's own packages, which may be older than what these need

@@ -236,7 +236,7 @@ missing = []
 with Server(VALLEY, "-np", 4) as server:
     raw(server)
     conversion(server)
-    for name, package, part in (("anthropic", "anthropic", with_anthropic), ("openai", "openai", with_openai)):
+    for name, package, part in (("anthropic", "anthropic==2.14.0", with_anthropic), ("openai", "openai==3.57.0", with_openai)):
         module = want(name, package)
         if module is None:
             missing.append(name)

@@ -10,7 +10,7 @@ from cli_shared import check, finish
 from packages_shared import need
 from serve_shared import VALLEY, Server, ask, questions, user
 
-openai = need("openai", "openai>=2,<4")
+openai = need("openai", "openai==3.57.0")
 pydantic = need("pydantic", "pydantic>=2,<3")
 
 KEY = "test-key-0123456789"

@@ -12,7 +12,7 @@ from cli_shared import check, finish
 from packages_shared import need
 from serve_shared import VALLEY, Server
 
-schemathesis = need("schemathesis", "schemathesis>=4,<5")
+schemathesis = need("schemathesis", "schemathesis==4.32.5 hypothesis==6.170.17")
 import hypothesis  # noqa: E402  schemathesis brings it along
 from schemathesis import GenerationMode  # noqa: E402
 

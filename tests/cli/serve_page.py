@@ -18,7 +18,7 @@ CHROMIUM = os.environ.get("NEAP_CHROMIUM") or shutil.which("chromium")
 if not CHROMIUM:
     print("skipped: there is no chromium")
     sys.exit(77)
-sync_playwright = need("playwright.sync_api", "playwright>=1.40,<2").sync_playwright
+sync_playwright = need("playwright.sync_api", "playwright==1.65.2").sync_playwright
 
 SHOTS = os.environ.get("NEAP_SHOTS")
 WAIT = 120_000 * SLOW
