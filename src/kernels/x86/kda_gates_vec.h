@@ -1,8 +1,9 @@
 /* What a KDA head computes outside its state, for vectors: short convolution + SiLU, L2 norm, decay, gated norm.
  *
- * The bits are those of kda_scalar.c. exp and its relatives are long chains of dependent operations, and one chain
- * fills the scheduler of a core before its end, so KDA_GROUP vectors go through the steps side by side (the steps
- * are those of vmath_vec.h, to the operation). Channels past the last full group go one vector at a time.
+ * The bits are those of kda_scalar.c. exp and its relatives are long chains of dependent operations. Two things keep a
+ * core busy all the same: KDA_GROUP vectors go through the steps side by side (the steps are those of vmath_vec.h, to
+ * the operation), and long chains are cut where a row can wait in memory (convolution | SiLU; exp | log1p | exp), so
+ * that the next group begins before the last one is through. The tail of a row goes one vector at a time.
  * Filters and windows are turned to [taps][d] first: a lane is a channel. */
 #ifndef NEAP_KERNELS_X86_KDA_GATES_VEC_H
 #define NEAP_KERNELS_X86_KDA_GATES_VEC_H
@@ -15,83 +16,100 @@
 
 #if defined(V_WIDTH)
 #ifndef KDA_GROUP
-#define KDA_GROUP (V_WIDTH == 16 ? 4 : 2)
+#define KDA_GROUP 2
 #endif
-#define KDA_EACH(j) V_UNROLL for (int j = 0; j < KDA_GROUP; j++)
-enum { KDA_TAPS_MAX = 8, KDA_GROUP_FLOATS = KDA_GROUP * V_WIDTH };
+#define KDA_EACH(j) V_UNROLL for (int j = 0; j < n; j++)
+enum { KDA_TAPS_MAX = 8, KDA_CONV_STEP = 4, KDA_GROUP_FLOATS = KDA_GROUP * V_WIDTH };
+
+/* for (i = 0; i < d; i += n vectors) `call`, which knows i and the constant n: groups first, then single vectors */
+#define KDA_ROW(d, call)                                             \
+    do {                                                             \
+        int64_t i = 0;                                               \
+        for (; i + KDA_GROUP_FLOATS <= (d); i += KDA_GROUP_FLOATS) { \
+            const int n = KDA_GROUP;                                 \
+            call;                                                    \
+        }                                                            \
+        for (; i < (d); i += V_WIDTH) {                              \
+            const int n = 1;                                         \
+            call;                                                    \
+        }                                                            \
+    } while (0)
 
 #if V_WIDTH == 16
-V_INLINE vec_mask kda_both(vec_mask a, vec_mask b) { return a & b; }
 V_INLINE vec kda_minus_abs(vec x) { return _mm512_or_ps(x, v_set1(-0.0f)); }
-/* x < 0 ? e : 1 */
+V_INLINE vec kda_where(vec_mask m, vec x) { return _mm512_maskz_mov_ps(m, x); }
+/* x < 0 ? e : 1, where e = exp(-|x|) */
 V_INLINE vec kda_upper(vec x, vec e) { return v_select(v_less(x, v_zero()), e, v_set1(1.0f)); }
 #else
-V_INLINE vec_mask kda_both(vec_mask a, vec_mask b) { return _mm256_and_ps(a, b); }
 V_INLINE vec kda_minus_abs(vec x) { return _mm256_or_ps(x, v_set1(-0.0f)); }
-V_INLINE vec kda_upper(vec x, vec e) { /* e is at most 1; a blend by sign bits costs three operations */
-    return v_max(_mm256_andnot_ps(v_less(x, v_zero()), v_set1(1.0f)), e);
+V_INLINE vec kda_where(vec_mask m, vec x) { return _mm256_and_ps(m, x); }
+V_INLINE vec kda_upper(vec x, vec e) { /* 1, 0 or -4 as x has a sign; e is at most 1, and 1 at 0 */
+    return v_max(v_from_bits(_mm256_sign_epi32(v_bits(v_set1(1.0f)), v_bits(x))), e);
+}
+/* x = exp(x) where results may be subnormal, infinite or NaN; kept apart, it hardly ever runs */
+__attribute__((noinline, cold)) static void kda_exp_any(vec *x, int n) {
+    for (int j = 0; j < n; j++) x[j] = v_exp(x[j]);
+}
+/* Is some 2^n of t = n + VM_ROUND below 2^-124 (or, unless all n are negative, above 2^3), or NaN? */
+V_INLINE bool kda_is_far(const vec *t, const int n, bool is_negative) {
+    const int first = VM_ROUND_BITS - 124;
+    vec_int all = is_negative ? v_bits(t[0]) : vi_sub(v_bits(t[0]), vi_set1(first));
+    KDA_EACH(j) {
+        if (j && is_negative) all = _mm256_min_epi32(all, v_bits(t[j])); /* a NaN has its sign bit set too */
+        if (j && !is_negative) all = _mm256_or_si256(all, vi_sub(v_bits(t[j]), vi_set1(first)));
+    }
+    return is_negative ? v_mask_bits(v_from_bits(vi_sub(all, vi_set1(first)))) != 0
+                       : !_mm256_testz_si256(all, vi_set1(~127));
 }
 #endif
 
-/* p[j] * 2^n[j], rounded once; t is n + VM_ROUND; is_small: |n| < 125 in all lanes. */
-V_INLINE void kda_scale_up(vec p[KDA_GROUP], const vec n[KDA_GROUP], const vec t[KDA_GROUP], vec_mask is_small) {
+/* x = exp(x); is_negative: the sign bits are set. Results far from 0 are the business of kda_exp_any; the others need
+ * no clamp, and 2^n may be added to their exponent. */
+V_INLINE void kda_exp(vec *x, const int n, const bool is_negative) {
+    vec t[KDA_GROUP], m[KDA_GROUP], p[KDA_GROUP];
 #if V_WIDTH == 16
-    (void)t, (void)is_small;
-    KDA_EACH(j) p[j] = _mm512_scalef_ps(p[j], n[j]);
-#else
-    (void)n;
-    if (v_mask_bits(is_small) == 0xff) { /* normal results: n is added to the exponent */
-        KDA_EACH(j) p[j] = v_from_bits(vi_add(v_bits(p[j]), vi_to_exponent(v_bits(t[j]))));
+    if (!is_negative) KDA_EACH(j) x[j] = v_min(v_set1(VM_EXP_MAX), x[j]);
+    KDA_EACH(j) x[j] = v_max(v_set1(VM_EXP_MIN), x[j]);
+#endif
+    KDA_EACH(j) t[j] = v_fma(x[j], v_set1(VM_LOG2E), v_set1(VM_ROUND));
+#if V_WIDTH == 8
+    if (__builtin_expect(kda_is_far(t, n, is_negative), 0)) {
+        KDA_EACH(j) p[j] = x[j];
+        kda_exp_any(p, n);
+        KDA_EACH(j) x[j] = p[j];
         return;
     }
-    KDA_EACH(j) {
-        vec_int i = vi_sub(v_bits(t[j]), vi_set1(VM_ROUND_BITS)), half = vi_half(i);
-        vec a = v_from_bits(vi_to_exponent(vi_add(half, vi_set1(127))));
-        vec b = v_from_bits(vi_to_exponent(vi_add(vi_sub(i, half), vi_set1(127))));
-        p[j] = v_mul(v_mul(p[j], a), b);
-    }
 #endif
-}
-
-/* x = exp(x) */
-V_INLINE void kda_exp(vec x[KDA_GROUP], bool is_negative) {
-    vec t[KDA_GROUP], n[KDA_GROUP], p[KDA_GROUP];
-    vec_mask is_small = v_less(v_set1(-86.0f), x[0]);
-    KDA_EACH(j) if (j) is_small = kda_both(is_small, v_less(v_set1(-86.0f), x[j]));
-    if (!is_negative) {
-        KDA_EACH(j) is_small = kda_both(is_small, v_less(x[j], v_set1(86.0f)));
-        KDA_EACH(j) x[j] = v_min(v_set1(VM_EXP_MAX), x[j]);
-    }
-    KDA_EACH(j) x[j] = v_max(v_set1(VM_EXP_MIN), x[j]);
-    KDA_EACH(j) t[j] = v_fma(x[j], v_set1(VM_LOG2E), v_set1(VM_ROUND));
-    KDA_EACH(j) n[j] = v_sub(t[j], v_set1(VM_ROUND));
-    KDA_EACH(j) x[j] = v_fma(n[j], v_set1(-VM_LN2_HI), x[j]);
-    KDA_EACH(j) x[j] = v_fma(n[j], v_set1(-VM_LN2_LO), x[j]);
+    KDA_EACH(j) m[j] = v_sub(t[j], v_set1(VM_ROUND));
+    KDA_EACH(j) x[j] = v_fma(m[j], v_set1(-VM_LN2_HI), x[j]);
+    KDA_EACH(j) x[j] = v_fma(m[j], v_set1(-VM_LN2_LO), x[j]);
     KDA_EACH(j) p[j] = v_fma(v_set1(VM_EXP_4), x[j], v_set1(VM_EXP_3));
     KDA_EACH(j) p[j] = v_fma(p[j], x[j], v_set1(VM_EXP_2));
     KDA_EACH(j) p[j] = v_fma(p[j], x[j], v_set1(VM_EXP_1));
     KDA_EACH(j) p[j] = v_fma(p[j], x[j], v_set1(VM_EXP_0));
     KDA_EACH(j) p[j] = v_add(v_fma(p[j], v_mul(x[j], x[j]), x[j]), v_set1(1.0f));
-    kda_scale_up(p, n, t, is_small);
-    KDA_EACH(j) x[j] = p[j];
+#if V_WIDTH == 16
+    KDA_EACH(j) x[j] = _mm512_scalef_ps(p[j], m[j]);
+#else
+    KDA_EACH(j) x[j] = v_from_bits(vi_add(v_bits(p[j]), vi_to_exponent(v_bits(t[j]))));
+#endif
 }
 
 /* y = sigmoid(x) */
-V_INLINE void kda_sigmoid(vec y[KDA_GROUP], const vec x[KDA_GROUP]) {
+V_INLINE void kda_sigmoid(vec *y, const vec *x, const int n) {
     vec e[KDA_GROUP], one = v_set1(1.0f);
     KDA_EACH(j) e[j] = kda_minus_abs(x[j]);
-    kda_exp(e, true);
+    kda_exp(e, n, true);
     KDA_EACH(j) y[j] = v_div(kda_upper(x[j], e[j]), v_add(one, e[j]));
 }
 
-/* z = softplus(z) */
-V_INLINE void kda_softplus(vec z[KDA_GROUP]) {
-    vec u[KDA_GROUP], f[KDA_GROUP], p[KDA_GROUP], f2[KDA_GROUP];
+/* y = log1p(u), u in [0, 1] */
+V_INLINE void kda_log1p(vec *y, const vec *u, const int n) {
+    vec f[KDA_GROUP], p[KDA_GROUP];
     vec_mask is_high[KDA_GROUP];
-    KDA_EACH(j) u[j] = kda_minus_abs(z[j]);
-    kda_exp(u, true);
     KDA_EACH(j) is_high[j] = v_less(v_set1(VM_LOG_SPLIT), u[j]);
-    KDA_EACH(j) f[j] = v_select(is_high[j], v_mul(v_sub(u[j], v_set1(1.0f)), v_set1(0.5f)), u[j]);
+    /* (u - 1) / 2, rounded once: halving is exact */
+    KDA_EACH(j) f[j] = v_select(is_high[j], v_fma(u[j], v_set1(0.5f), v_set1(-0.5f)), u[j]);
     KDA_EACH(j) p[j] = v_fma(v_set1(VM_LOG_8), f[j], v_set1(VM_LOG_7));
     KDA_EACH(j) p[j] = v_fma(p[j], f[j], v_set1(VM_LOG_6));
     KDA_EACH(j) p[j] = v_fma(p[j], f[j], v_set1(VM_LOG_5));
@@ -100,12 +118,13 @@ V_INLINE void kda_softplus(vec z[KDA_GROUP]) {
     KDA_EACH(j) p[j] = v_fma(p[j], f[j], v_set1(VM_LOG_2));
     KDA_EACH(j) p[j] = v_fma(p[j], f[j], v_set1(VM_LOG_1));
     KDA_EACH(j) p[j] = v_fma(p[j], f[j], v_set1(VM_LOG_0));
-    KDA_EACH(j) f2[j] = v_mul(f[j], f[j]);
-    KDA_EACH(j) p[j] = v_mul(v_mul(f2[j], f[j]), p[j]);
-    KDA_EACH(j) u[j] = v_add(f[j], v_fma(f2[j], v_set1(-0.5f), p[j]));
-    KDA_EACH(j) f[j] = v_add(v_add(u[j], v_set1(VM_LN2_LO)), v_set1(VM_LN2_HI));
-    KDA_EACH(j) u[j] = v_select(is_high[j], f[j], u[j]);
-    KDA_EACH(j) z[j] = v_add(v_max(z[j], v_zero()), u[j]);
+    KDA_EACH(j) {
+        vec f2 = v_mul(f[j], f[j]);
+        p[j] = v_add(f[j], v_fma(f2, v_set1(-0.5f), v_mul(v_mul(f2, f[j]), p[j])));
+        /* adding 0 changes nothing: log1p is never -0 */
+        y[j] = v_add(p[j], kda_where(is_high[j], v_set1(VM_LN2_LO)));
+        y[j] = v_add(y[j], kda_where(is_high[j], v_set1(VM_LN2_HI)));
+    }
 }
 
 /* ---- filters and windows by tap ---- */
@@ -212,92 +231,166 @@ static inline void kda_shift_window(float *window, const kda_input *in, int64_t 
         for (int64_t j = 0; j < w; j++) window[c * w + j] = kda_row(in, n - w + j)[c];
 }
 
-/* ---- rows of a token ---- */
+/* ---- rows ---- */
 
-/* acc = one tap of a group added */
-V_INLINE void kda_tap(vec acc[KDA_GROUP], const float *filter, const float *row) {
-    KDA_EACH(g) acc[g] = v_fma(v_load(filter + g * V_WIDTH), v_load(row + g * V_WIDTH), acc[g]);
+/* n vectors at p; of a single one (n 1) only the first `left` lanes are there */
+V_INLINE void kda_load(vec *x, const float *p, const int n, int64_t left) {
+    KDA_EACH(j) x[j] = n == 1 ? v_load_n(p, left) : v_load(p + j * V_WIDTH);
+}
+V_INLINE void kda_store(float *p, const vec *x, const int n, int64_t left) {
+    if (n == 1)
+        v_store_n(p, x[0], left);
+    else
+        KDA_EACH(j) v_store(p + j * V_WIDTH, x[j]);
 }
 
-/* y = silu(conv) of token t; *square = the lanes of sum y^2 (unless NULL). */
-static inline void kda_conv_silu(float *y, acc16 *square, const kda_input *in, int64_t t) {
-    const float *rows[KDA_TAPS_MAX], *filter = in->filter;
-    int64_t i = 0, d = in->d, taps = in->taps;
-    acc16 sum = acc16_zero();
-    for (int64_t j = 0; j < taps; j++) rows[j] = kda_row(in, t - (taps - 1) + j);
-    for (; i + KDA_GROUP_FLOATS <= d; i += KDA_GROUP_FLOATS) {
-        vec acc[KDA_GROUP], gate[KDA_GROUP];
-        KDA_EACH(g) acc[g] = v_zero();
-        if (taps == 4)
-            V_UNROLL for (int j = 0; j < 4; j++) kda_tap(acc, filter + j * d + i, rows[j] + i);
-        else
-            for (int64_t j = 0; j < taps; j++) kda_tap(acc, filter + j * d + i, rows[j] + i);
-        kda_sigmoid(gate, acc);
-        KDA_EACH(g) {
-            acc[g] = v_mul(acc[g], gate[g]);
-            v_store(y + i + g * V_WIDTH, acc[g]);
-            sum.v[g % ACC_VECS] = v_fma(acc[g], acc[g], sum.v[g % ACC_VECS]);
+/* The next n tokens of one vector of channels (its first `left`), four taps; x: the last three inputs, and room */
+V_INLINE void kda_conv_step(float *y, int64_t ld_y, const float *row, int64_t ld, const vec filter[4],
+                            vec x[3 + KDA_CONV_STEP], int64_t left, const int n) {
+    vec acc[KDA_CONV_STEP];
+    KDA_EACH(i) x[3 + i] = v_load_n(row + i * ld, left);
+    KDA_EACH(i) acc[i] = v_zero();
+    V_UNROLL for (int j = 0; j < 4; j++) KDA_EACH(i) acc[i] = v_fma(filter[j], x[i + j], acc[i]);
+    KDA_EACH(i) v_store_n(y + i * ld_y, acc[i], left);
+    V_UNROLL for (int j = 0; j < 3; j++) x[j] = x[j + n];
+}
+
+/* V_WIDTH channels from c on (the first `left`) of n tokens from t: each input is read once. */
+V_INLINE void kda_conv_four(float *y, int64_t ld_y, const kda_input *in, int64_t t, int64_t n, int64_t c,
+                            int64_t left) {
+    vec filter[4], x[3 + KDA_CONV_STEP];
+    const float *row = in->x + t * in->ld + c;
+    int64_t ld = in->ld;
+    V_UNROLL for (int j = 0; j < 4; j++) filter[j] = v_load_n(in->filter + j * in->d + c, left);
+    V_UNROLL for (int j = 0; j < 3; j++) x[j] = v_load_n(kda_row(in, t - 3 + j) + c, left);
+    y += c;
+    for (; n >= KDA_CONV_STEP; n -= KDA_CONV_STEP, y += KDA_CONV_STEP * ld_y, row += KDA_CONV_STEP * ld)
+        kda_conv_step(y, ld_y, row, ld, filter, x, left, KDA_CONV_STEP);
+    for (; n > 0; n--, y += ld_y, row += ld) kda_conv_step(y, ld_y, row, ld, filter, x, left, 1);
+}
+
+/* y = convolution of n tokens from t */
+static inline void kda_conv(float *y, int64_t ld_y, const kda_input *in, int64_t t, int64_t n) {
+    int64_t d = in->d, taps = in->taps, c = 0;
+    if (taps == 4) {
+        for (; c + V_WIDTH <= d; c += V_WIDTH) kda_conv_four(y, ld_y, in, t, n, c, V_WIDTH);
+        if (c < d) kda_conv_four(y, ld_y, in, t, n, c, d - c);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++, y += ld_y)
+        for (c = 0; c < d; c += V_WIDTH) {
+            vec acc = v_zero();
+            for (int64_t j = 0; j < taps; j++)
+                acc = v_fma(v_load_n(in->filter + j * d + c, d - c),
+                            v_load_n(kda_row(in, t + i - (taps - 1) + j) + c, d - c), acc);
+            v_store_n(y + c, acc, d - c);
         }
-    }
-    for (int g = 0; i < d; i += V_WIDTH, g++) {
-        vec acc = v_zero();
-        for (int64_t j = 0; j < taps; j++)
-            acc = v_fma(v_load_n(filter + j * d + i, d - i), v_load_n(rows[j] + i, d - i), acc);
-        acc = v_mul(acc, v_sigmoid(acc));
-        v_store_n(y + i, acc, d - i);
-        sum.v[g % ACC_VECS] = v_fma_n(acc, acc, sum.v[g % ACC_VECS], d - i);
-    }
-    if (square) *square = sum;
 }
 
-/* x = x * r * scale */
-V_INLINE void kda_scale(float *x, int64_t d, float r, float scale) {
-    vec a = v_set1(r), b = v_set1(scale);
-    for (int64_t i = 0; i < d; i += V_WIDTH) v_store_n(x + i, v_mul(v_mul(v_load_n(x + i, d - i), a), b), d - i);
+V_INLINE void kda_silu_group(float *y, acc16 *sum, int64_t i, int64_t left, const int n) {
+    vec x[KDA_GROUP], gate[KDA_GROUP];
+    kda_load(x, y, n, left);
+    kda_sigmoid(gate, x, n);
+    KDA_EACH(j) x[j] = v_mul(x[j], gate[j]);
+    kda_store(y, x, n, left);
+    if (n > 1) {
+        KDA_EACH(j) sum->v[j % ACC_VECS] = v_fma(x[j], x[j], sum->v[j % ACC_VECS]);
+    } else if (i / V_WIDTH % ACC_VECS) {
+        sum->v[ACC_VECS - 1] = v_fma_n(x[0], x[0], sum->v[ACC_VECS - 1], left);
+    } else {
+        sum->v[0] = v_fma_n(x[0], x[0], sum->v[0], left);
+    }
+}
+
+/* y = silu(y); the lanes of sum y^2 */
+static inline acc16 kda_silu(float *y, int64_t d) {
+    acc16 sum = acc16_zero();
+    KDA_ROW(d, kda_silu_group(y + i, &sum, i, d - i, n));
+    return sum;
+}
+
+V_INLINE void kda_scale_group(float *y, const float *w, vec a, vec b, const bool has_b, int64_t left, const int n) {
+    vec x[KDA_GROUP];
+    kda_load(x, w, n, left);
+    KDA_EACH(j) x[j] = v_mul(x[j], a);
+    if (has_b) KDA_EACH(j) x[j] = v_mul(x[j], b);
+    kda_store(y, x, n, left);
+}
+
+/* q = q * r * scale */
+static inline void kda_scale_query(float *q, int64_t d, float r, float scale) {
+    KDA_ROW(d, kda_scale_group(q + i, q + i, v_set1(r), v_set1(scale), true, d - i, n));
+}
+
+/* k = k * r */
+static inline void kda_scale_key(float *k, int64_t d, float r) {
+    KDA_ROW(d, kda_scale_group(k + i, k + i, v_set1(r), v_set1(r), false, d - i, n));
+}
+
+/* Steps of the decay. keep = exp(-|z|), z = f + bias */
+V_INLINE void kda_decay_fall(float *keep, const float *f, const float *bias, int64_t left, const int n) {
+    vec z[KDA_GROUP], b[KDA_GROUP];
+    kda_load(z, f, n, left), kda_load(b, bias, n, left);
+    KDA_EACH(j) z[j] = kda_minus_abs(v_add(z[j], b[j]));
+    kda_exp(z, n, true);
+    kda_store(keep, z, n, left);
+}
+
+/* keep = factor * softplus(z), from exp(-|z|) */
+V_INLINE void kda_decay_soft(float *keep, const float *f, const float *bias, vec factor, int64_t left, const int n) {
+    vec z[KDA_GROUP], b[KDA_GROUP], u[KDA_GROUP];
+    kda_load(u, keep, n, left), kda_load(z, f, n, left), kda_load(b, bias, n, left);
+    kda_log1p(u, u, n);
+    KDA_EACH(j) u[j] = v_mul(factor, v_add(v_max(v_add(z[j], b[j]), v_zero()), u[j]));
+    kda_store(keep, u, n, left);
+}
+
+/* keep = bound * sigmoid(scale * z) */
+V_INLINE void kda_decay_bounded(float *keep, const float *f, const float *bias, vec scale, vec bound, int64_t left,
+                                const int n) {
+    vec z[KDA_GROUP], b[KDA_GROUP];
+    kda_load(z, f, n, left), kda_load(b, bias, n, left);
+    KDA_EACH(j) z[j] = v_mul(scale, v_add(z[j], b[j]));
+    kda_sigmoid(z, z, n);
+    KDA_EACH(j) z[j] = v_mul(bound, z[j]);
+    kda_store(keep, z, n, left);
+}
+
+V_INLINE void kda_decay_end(float *keep, int64_t left, const int n) {
+    vec g[KDA_GROUP];
+    kda_load(g, keep, n, left);
+    kda_exp(g, n, false);
+    kda_store(keep, g, n, left);
 }
 
 /* keep = exp(g) of token t */
 static inline void kda_decay(float *keep, const neap_kda_args *a, int64_t t) {
     const float *f = a->f + t * a->ld_f, *bias = a->dt_bias;
     vec scale = v_set1(a->is_bounded ? a->decay_scale : -a->decay_scale), bound = v_set1(a->lower_bound);
-    int64_t i = 0, d = a->d_k;
-    for (; i + KDA_GROUP_FLOATS <= d; i += KDA_GROUP_FLOATS) {
-        vec z[KDA_GROUP], g[KDA_GROUP];
-        KDA_EACH(j) z[j] = v_add(v_load(f + i + j * V_WIDTH), v_load(bias + i + j * V_WIDTH));
-        if (a->is_bounded) {
-            KDA_EACH(j) z[j] = v_mul(scale, z[j]);
-            kda_sigmoid(g, z);
-            KDA_EACH(j) g[j] = v_mul(bound, g[j]);
-        } else {
-            kda_softplus(z);
-            KDA_EACH(j) g[j] = v_mul(scale, z[j]);
-        }
-        kda_exp(g, false);
-        KDA_EACH(j) v_store(keep + i + j * V_WIDTH, g[j]);
+    int64_t d = a->d_k;
+    if (a->is_bounded) {
+        KDA_ROW(d, kda_decay_bounded(keep + i, f + i, bias + i, scale, bound, d - i, n));
+    } else {
+        KDA_ROW(d, kda_decay_fall(keep + i, f + i, bias + i, d - i, n));
+        KDA_ROW(d, kda_decay_soft(keep + i, f + i, bias + i, scale, d - i, n));
     }
-    for (; i < d; i += V_WIDTH) {
-        vec z = v_add(v_load_n(f + i, d - i), v_load_n(bias + i, d - i));
-        vec g = a->is_bounded ? v_mul(bound, v_sigmoid(v_mul(scale, z))) : v_mul(scale, v_softplus(z));
-        v_store_n(keep + i, v_exp(g), d - i);
-    }
+    KDA_ROW(d, kda_decay_end(keep + i, d - i, n));
+}
+
+V_INLINE void kda_gate_group(float *o, const float *gate, const float *weight, vec factor, int64_t left, const int n) {
+    vec s[KDA_GROUP], y[KDA_GROUP], w[KDA_GROUP];
+    kda_load(s, gate, n, left);
+    kda_sigmoid(s, s, n);
+    kda_load(y, o, n, left), kda_load(w, weight, n, left);
+    KDA_EACH(j) y[j] = v_mul(v_mul(v_mul(y[j], factor), w[j]), s[j]);
+    kda_store(o, y, n, left);
 }
 
 /* o = o * r * o_norm * sigmoid(gate) of token t */
 static inline void kda_gate_row(float *o, float r, const neap_kda_args *a, int64_t t) {
     const float *gate = a->gate + t * a->ld_gate;
-    vec factor = v_set1(r);
-    int64_t i = 0, d = a->d_v;
-    for (; i + KDA_GROUP_FLOATS <= d; i += KDA_GROUP_FLOATS) {
-        vec x[KDA_GROUP], s[KDA_GROUP];
-        KDA_EACH(j) x[j] = v_load(gate + i + j * V_WIDTH);
-        kda_sigmoid(s, x);
-        KDA_EACH(j) x[j] = v_mul(v_mul(v_load(o + i + j * V_WIDTH), factor), v_load(a->o_norm + i + j * V_WIDTH));
-        KDA_EACH(j) v_store(o + i + j * V_WIDTH, v_mul(x[j], s[j]));
-    }
-    for (; i < d; i += V_WIDTH) {
-        vec y = v_mul(v_mul(v_load_n(o + i, d - i), factor), v_load_n(a->o_norm + i, d - i));
-        v_store_n(o + i, v_mul(y, v_sigmoid(v_load_n(gate + i, d - i))), d - i);
-    }
+    int64_t d = a->d_v;
+    KDA_ROW(d, kda_gate_group(o + i, gate + i, a->o_norm + i, v_set1(r), d - i, n));
 }
 
 /* r[i] = 1 / sqrt(sum of squares [/ d] + eps), V_WIDTH sums at once */

@@ -100,11 +100,13 @@ V_INLINE void kda_sweep(float *s, float *out, int64_t ld_out, const kda_block *b
     if (!b->is_last) KDA_COLUMNS(j) v_store(wait + j * V_WIDTH, pred[j]);
 }
 
-/* k (normed) and decay of token t. */
-static inline void kda_prepare_key(float *k, float *keep, const kda_input *in, const neap_kda_args *a, int64_t t,
-                                   acc16 *square) {
-    kda_conv_silu(k, square, in, t);
-    kda_decay(keep, a, t);
+/* beta = sigmoid(beta), n of them */
+V_INLINE void kda_betas(float *beta, int64_t n) {
+    for (int64_t i = 0; i < n; i += V_WIDTH) {
+        vec x = v_load_n(beta + i, n - i);
+        kda_sigmoid(&x, &x, 1);
+        v_store_n(beta + i, x, n - i);
+    }
 }
 
 /* q, k, v, decay and write strengths of a block: everything but the state. */
@@ -115,22 +117,29 @@ static inline void kda_prepare(kda_block *b, const neap_kda_args *a, const kda_i
     int64_t d_k = a->d_k, n_next = b->is_last ? b->n - 1 : b->n;
     for (int t = 0; t < N; t++) q_square[t] = k_square[t] = acc16_zero();
     if (b->is_first) {
-        acc16 square;
-        kda_prepare_key(b->k, b->keep, &in[1], a, t0, &square);
-        kda_scale(b->k, d_k, 1.0f / sqrtf(acc16_tree(&square) + 1e-6f), 1.0f);
+        kda_conv(b->k, d_k, &in[1], t0, 1);
+        acc16 square = kda_silu(b->k, d_k);
+        kda_scale_key(b->k, d_k, 1.0f / sqrtf(acc16_tree(&square) + 1e-6f));
+        kda_decay(b->keep, a, t0);
     }
+    kda_conv(b->q, d_k, &in[0], t0, b->n);
+    kda_conv(b->k + d_k, d_k, &in[1], t0 + 1, n_next);
+    kda_conv(a->out + t0 * a->ld_out, a->ld_out, &in[2], t0, b->n);
     for (int64_t t = 0; t < b->n; t++) {
-        kda_conv_silu(b->q + t * d_k, &q_square[t], &in[0], t0 + t);
-        kda_conv_silu(a->out + (t0 + t) * a->ld_out, NULL, &in[2], t0 + t);
-        if (t < n_next)
-            kda_prepare_key(b->k + (t + 1) * d_k, b->keep + (t + 1) * d_k, &in[1], a, t0 + t + 1, &k_square[t]);
-        b->beta[t] = vm_sigmoid(a->b[(t0 + t) * a->ld_b]);
+        q_square[t] = kda_silu(b->q + t * d_k, d_k);
+        kda_silu(a->out + (t0 + t) * a->ld_out, a->d_v);
+        if (t < n_next) {
+            k_square[t] = kda_silu(b->k + (t + 1) * d_k, d_k);
+            kda_decay(b->keep + (t + 1) * d_k, a, t0 + t + 1);
+        }
+        b->beta[t] = a->b[(t0 + t) * a->ld_b];
     }
+    kda_betas(b->beta, b->n);
     kda_inverse_norms(r, q_square, 0, 1e-6f);
-    for (int64_t t = 0; t < b->n; t++) kda_scale(b->q + t * d_k, d_k, r[t], q_scale);
+    for (int64_t t = 0; t < b->n; t++) kda_scale_query(b->q + t * d_k, d_k, r[t], q_scale);
     if (!n_next) return;
     kda_inverse_norms(r, k_square, 0, 1e-6f);
-    for (int64_t t = 0; t < n_next; t++) kda_scale(b->k + (t + 1) * d_k, d_k, r[t], 1.0f);
+    for (int64_t t = 0; t < n_next; t++) kda_scale_key(b->k + (t + 1) * d_k, d_k, r[t]);
 }
 
 static inline void kda_finish(const neap_kda_args *a, int64_t t0, int64_t n) {
