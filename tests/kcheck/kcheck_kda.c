@@ -4,6 +4,9 @@
 
 #include <stdio.h>
 
+#include "kernels/vmath.h"
+#include "sweep.h"
+
 typedef struct head {
     neap_kda_args a;
     int64_t state_n, win_k, win_v;
@@ -99,6 +102,85 @@ static void one(kc *c, int64_t n, int64_t d_k, int64_t d_v, int64_t taps, kc_fil
     kc_end(c);
 }
 
+/* ---- the sweep by itself ---- */
+
+typedef struct sweep_case {
+    kc_sweep_args a;
+    void (*run)(const kc_sweep_args *a);
+} sweep_case;
+
+static bool make_sweep(kc *c, sweep_case *s, int64_t n, int64_t d_k, int64_t d_v) {
+    s->run = NULL;
+#if defined(NEAP_SIMD) && NEAP_SIMD
+    if (strcmp(c->isa, "avx2") == 0) s->run = neap_kc_sweep_avx2;
+    if (strcmp(c->isa, "avx512") == 0) s->run = neap_kc_sweep_avx512;
+#endif
+    if (!s->run) return false;
+    float *q = kc_floats(c, n * d_k, 0, KC_NORMAL), *k = kc_floats(c, n * d_k, 0, KC_NORMAL);
+    float *g = kc_floats(c, n * d_k, 0, KC_NORMAL), *beta = kc_floats(c, n, 0, KC_ZEROS);
+    for (int64_t i = 0; i < n * d_k; i++) q[i] *= 0.01f, k[i] /= sqrtf((float)d_k), g[i] = -0.1f * fabsf(g[i]);
+    for (int64_t i = 0; i < n; i++) beta[i] = (float)kc_below(c, 1001) / 1000;
+    s->a = (kc_sweep_args){n,
+                           d_k,
+                           d_v,
+                           .q = q,
+                           .k = k,
+                           .g = g,
+                           .beta = beta,
+                           .v = kc_floats(c, n * d_v, 0, KC_NORMAL),
+                           .state = kc_floats(c, neap_kda_state_floats(d_k, d_v), 0, KC_ZEROS),
+                           .out = kc_output(c, n * d_v, 0),
+                           .scratch = kc_output(c, neap_kda_scratch(d_k, d_v), 0)};
+    return true;
+}
+
+/* What is timed does what the kernel does: against the equations, state from zero, columns in any order. */
+static void check_sweep(kc *c, int64_t n, int64_t d_k, int64_t d_v) {
+    sweep_case s;
+    if (!kc_begin(c, "sweep n %lld d_k %lld d_v %lld", (long long)n, (long long)d_k, (long long)d_v)) return;
+    if (make_sweep(c, &s, n, d_k, d_v)) {
+        float *want = kc_output(c, n * d_v, 0), *state = kc_floats(c, d_k, 0, KC_ZEROS);
+        for (int64_t j = 0; j < d_v; j++) {
+            memset(state, 0, (size_t)d_k * sizeof *state);
+            for (int64_t t = 0; t < n; t++) {
+                const float *k = s.a.k + t * d_k;
+                float pred = 0, o = 0;
+                for (int64_t i = 0; i < d_k; i++) {
+                    state[i] *= vm_exp(s.a.g[t * d_k + i]);
+                    pred = fmaf(k[i], state[i], pred);
+                }
+                float u = s.a.beta[t] * (s.a.v[t * d_v + j] - pred);
+                for (int64_t i = 0; i < d_k; i++) {
+                    state[i] = fmaf(k[i], u, state[i]);
+                    o = fmaf(s.a.q[t * d_k + i], state[i], o);
+                }
+                want[t * d_v + j] = o;
+            }
+        }
+        s.run(&s.a);
+        kc_same(c, "out", s.a.out, want, n * d_v);
+    }
+    kc_end(c);
+}
+
+static void timed_sweep(const kc *c, void *args) {
+    (void)c;
+    const sweep_case *s = args;
+    s->run(&s->a);
+}
+
+static void bench_sweep(kc *c) {
+    enum { N = 64, D = 128 };
+    static const char label[] = "sweep 128x128, 64 tokens";
+    sweep_case s;
+    kc_begin(c, "%s", label);
+    if (!make_sweep(c, &s, N, D, D)) return;
+    c->items = N, c->region = D * D * 4;
+    kc_bench(c, label, timed_sweep, &s, N * D * D * 8.0, N * D * D * 4.0);
+}
+
+/* ---- the head ---- */
+
 static void check(kc *c) {
     static const int64_t dims[][2] = {{1, 1},   {8, 12},  {16, 16}, {31, 33},   {32, 32},
                                       {40, 65}, {64, 64}, {97, 7},  {128, 128}, {256, 256}};
@@ -110,6 +192,8 @@ static void check(kc *c) {
             one(c, tokens[j], dims[i][0], dims[i][1], taps, j % 4 == 3 ? (kc_fill)(1 + (i + j) % 3) : KC_NORMAL,
                 (i + j) % 2);
         }
+    check_sweep(c, 33, 128, 128);
+    check_sweep(c, 8, 40, 65);
     kc_kda_chunk_check(c);
 }
 
@@ -128,6 +212,7 @@ static void bench(kc *c) {
         c->items = (double)tokens[i], c->region = (double)h.state_n * 4;
         kc_bench(c, label, timed, &h.a, (double)tokens[i] * 128 * 128 * 8, (double)tokens[i] * 128 * 128 * 4);
     }
+    bench_sweep(c);
     kc_kda_chunk_bench(c);
 }
 

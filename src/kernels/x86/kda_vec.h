@@ -158,6 +158,29 @@ static inline void kda_finish(const neap_kda_args *a, int64_t t0, int64_t n) {
     for (int64_t t = 0; t < n; t++) kda_gate_row(a->out + (t0 + t) * a->ld_out, r[t], a, t0 + t);
 }
 
+/* A block's arrays at scratch. */
+V_INLINE kda_block kda_block_make(float *scratch, int64_t d_k) {
+    kda_block b = {.q = scratch, .k = scratch + KDA_BLOCK * d_k};
+    b.keep = b.k + (KDA_BLOCK + 1) * d_k, b.pred = b.keep + (KDA_BLOCK + 1) * d_k;
+    return b;
+}
+
+/* The block begins at token t0 of n. */
+V_INLINE void kda_block_at(kda_block *b, int64_t t0, int64_t n) {
+    b->n = n - t0 < KDA_BLOCK ? n - t0 : KDA_BLOCK;
+    b->is_first = t0 == 0, b->is_last = t0 + b->n == n;
+}
+
+/* All columns of the block; out: its first row. */
+static inline void kda_columns(float *state, float *out, int64_t ld_out, const kda_block *b, int64_t d_k, int64_t d_v) {
+    int64_t j = 0;
+    if (KDA_VECS > KDA_SLICE_VECS)
+        for (; j + KDA_SLICE < d_v; j += 2 * KDA_SLICE)
+            kda_sweep(state + j * d_k, out + j, ld_out, b, b->pred + j, d_k, d_v - j, KDA_VECS);
+    for (; j < d_v; j += KDA_SLICE)
+        kda_sweep(state + j * d_k, out + j, ld_out, b, b->pred + j, d_k, d_v - j, KDA_SLICE_VECS);
+}
+
 static inline void kda_head(const neap_kda_args *a) {
     float *scratch = a->scratch;
     int64_t d_k = a->d_k, d_v = a->d_v;
@@ -165,19 +188,11 @@ static inline void kda_head(const neap_kda_args *a) {
     kda_input in[3] = {kda_input_make(&scratch, a->q, a->ld_q, d_k, a->conv_k, a->conv_q, a->win_q),
                        kda_input_make(&scratch, a->k, a->ld_k, d_k, a->conv_k, a->conv_k_w, a->win_k),
                        kda_input_make(&scratch, a->v, a->ld_v, d_v, a->conv_k, a->conv_v, a->win_v)};
-    kda_block b = {.q = scratch, .k = scratch + KDA_BLOCK * d_k};
-    b.keep = b.k + (KDA_BLOCK + 1) * d_k, b.pred = b.keep + (KDA_BLOCK + 1) * d_k;
+    kda_block b = kda_block_make(scratch, d_k);
     for (int64_t t0 = 0; t0 < a->n; t0 += b.n) {
-        b.n = a->n - t0 < KDA_BLOCK ? a->n - t0 : KDA_BLOCK;
-        b.is_first = t0 == 0, b.is_last = t0 + b.n == a->n;
-        float *out = a->out + t0 * a->ld_out;
+        kda_block_at(&b, t0, a->n);
         kda_prepare(&b, a, in, t0);
-        int64_t j = 0;
-        if (KDA_VECS > KDA_SLICE_VECS)
-            for (; j + KDA_SLICE < d_v; j += 2 * KDA_SLICE)
-                kda_sweep(a->state + j * d_k, out + j, a->ld_out, &b, b.pred + j, d_k, d_v - j, KDA_VECS);
-        for (; j < d_v; j += KDA_SLICE)
-            kda_sweep(a->state + j * d_k, out + j, a->ld_out, &b, b.pred + j, d_k, d_v - j, KDA_SLICE_VECS);
+        kda_columns(a->state, a->out + t0 * a->ld_out, a->ld_out, &b, d_k, d_v);
         kda_finish(a, t0, b.n);
         if (b.is_last) break;
         memcpy(b.k, b.k + b.n * d_k, (size_t)d_k * sizeof *b.k); /* the next block's first token */
