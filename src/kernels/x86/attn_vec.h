@@ -7,7 +7,11 @@
  *   3. output: tiles of 4 heads x columns in registers over the positions of the batch, scaled at the cuts; between
  *      batches the chain is carried in `out`
  * The rows of the next batch are fetched into the cache a few lines per score tile: positions ascend, so neighbours
- * share pages, and the fetching hides behind the arithmetic. */
+ * share pages, and the fetching hides behind the arithmetic.
+ *
+ * Tried and no faster with either width: decoding the next block between the tiles of this one; the trees of a tile
+ * only when the next is half done; fetching the next heads' queries into the first cache; blocks of 12 positions; less
+ * than all lines of a row, or most of them during the output; other hints than T1. */
 #ifndef NEAP_KERNELS_X86_ATTN_VEC_H
 #define NEAP_KERNELS_X86_ATTN_VEC_H
 
