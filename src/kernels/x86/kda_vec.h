@@ -6,7 +6,7 @@
  * one pass writes k u^T of token t, reads its output, decays for token t + 1 and accumulates that token's
  * prediction. So a block needs k and decay of one token beyond it; the predictions wait in scratch for the next
  * block. Only the first token of a call has a pass of its own for decay and prediction, only the last one ends
- * without. The chains of the definition are the same ones.
+ * without; a call of one token has just these two (kda_single). The chains of the definition are the same ones.
  *
  * scratch: filters and windows turned to [taps][d], then q, k, decay of a block, predictions. v waits in the output
  * rows. */
@@ -98,6 +98,54 @@ V_INLINE void kda_sweep(float *s, float *out, int64_t ld_out, const kda_block *b
         KDA_COLUMNS(j) kda_column_store(out + j * V_WIDTH, o[j], cols - j * V_WIDTH);
     }
     if (!b->is_last) KDA_COLUMNS(j) v_store(wait + j * V_WIDTH, pred[j]);
+}
+
+/* Second pass over slice s (writes and reads), first pass over slice `ahead` (decays and predicts); either may be NULL,
+ * which is known when compiling. */
+V_INLINE void kda_passes(float *s, float *ahead, const kda_block *b, const vec *u, vec *o, vec *pred, int64_t d_k,
+                         const bool has_s, const bool has_ahead) {
+    enum { n_vecs = KDA_SLICE_VECS };
+    const float *k = b->k, *q = b->q, *keep = b->keep;
+    KDA_COLUMNS(j) o[j] = pred[j] = v_zero();
+    KDA_TWICE for (int64_t i = 0; i < d_k; i++) {
+        vec ki = v_set1(k[i]), x;
+        if (has_s) {
+            vec qi = v_set1(q[i]);
+            KDA_COLUMNS(j) {
+                x = v_fma(ki, u[j], v_load(s + i * KDA_SLICE + j * V_WIDTH));
+                o[j] = v_fma(qi, x, o[j]);
+                v_store(s + i * KDA_SLICE + j * V_WIDTH, x);
+            }
+        }
+        if (has_ahead) {
+            vec a = v_set1(keep[i]);
+            KDA_COLUMNS(j) {
+                x = v_mul(v_load(ahead + i * KDA_SLICE + j * V_WIDTH), a);
+                pred[j] = v_fma(ki, x, pred[j]);
+                v_store(ahead + i * KDA_SLICE + j * V_WIDTH, x);
+            }
+        }
+    }
+}
+
+/* A call of one token. Of its two passes over a slice the first waits for the state, which is in no near cache, and
+ * the second computes: so the second runs together with the first over the next slice. */
+static inline void kda_single(float *state, float *out, const kda_block *b, int64_t d_k, int64_t d_v) {
+    enum { n_vecs = KDA_SLICE_VECS };
+    vec u[n_vecs], o[n_vecs], pred[n_vecs], beta = v_set1(b->beta[0]);
+    kda_passes(NULL, state, b, u, o, pred, d_k, false, true);
+    for (int64_t c = 0; c < d_v; c += KDA_SLICE, state += d_k * KDA_SLICE) {
+        int64_t left = d_v - c;
+        KDA_COLUMNS(j) {
+            vec v = kda_column_load(out + c + j * V_WIDTH, left - j * V_WIDTH);
+            u[j] = v_mul(beta, v_sub(v, pred[j]));
+        }
+        if (left > KDA_SLICE)
+            kda_passes(state, state + d_k * KDA_SLICE, b, u, o, pred, d_k, true, true);
+        else
+            kda_passes(state, NULL, b, u, o, pred, d_k, true, false);
+        KDA_COLUMNS(j) kda_column_store(out + c + j * V_WIDTH, o[j], left - j * V_WIDTH);
+    }
 }
 
 /* beta = sigmoid(beta), n of them */
@@ -192,7 +240,10 @@ static inline void kda_head(const neap_kda_args *a) {
     for (int64_t t0 = 0; t0 < a->n; t0 += b.n) {
         kda_block_at(&b, t0, a->n);
         kda_prepare(&b, a, in, t0);
-        kda_columns(a->state, a->out + t0 * a->ld_out, a->ld_out, &b, d_k, d_v);
+        if (a->n == 1 && KDA_SLICE_VECS == KDA_VECS) /* AVX-512 takes two slices at a time: faster from far caches */
+            kda_single(a->state, a->out, &b, d_k, d_v);
+        else
+            kda_columns(a->state, a->out + t0 * a->ld_out, a->ld_out, &b, d_k, d_v);
         kda_finish(a, t0, b.n);
         if (b.is_last) break;
         memcpy(b.k, b.k + b.n * d_k, (size_t)d_k * sizeof *b.k); /* the next block's first token */
