@@ -169,6 +169,26 @@ V_INLINE void kda_quarters(vec y[4], const float *p) {
 }
 #endif
 
+/* taps of V_WIDTH channels from [channel][3]: channel c of tap k is lane (3 c + k) mod V_WIDTH of one of three vectors,
+ * no two meet in a lane */
+V_INLINE void kda_split_thirds(vec y[3], const float *p) {
+    vec x[3];
+    V_UNROLL for (int m = 0; m < 3; m++) x[m] = v_load(p + m * V_WIDTH);
+    V_UNROLL for (int k = 0; k < 3; k++) {
+        vec z = kda_thirds(x[KDA_TURN * (3 - k) % 3], x[KDA_TURN * (4 - k) % 3], x[KDA_TURN * (5 - k) % 3]);
+        y[k] = kda_permute(z, vi_add(kda_lanes(3, 0), vi_set1(k)));
+    }
+}
+/* and back */
+V_INLINE void kda_join_thirds(float *p, const vec y[3]) {
+    vec x[3];
+    V_UNROLL for (int k = 0; k < 3; k++) x[k] = kda_permute(y[k], kda_lanes(KDA_THIRD, -k));
+    V_UNROLL for (int m = 0; m < 3; m++) {
+        int turn = (3 - KDA_TURN) * m;
+        v_store(p + m * V_WIDTH, kda_thirds(x[turn % 3], x[(turn + 1) % 3], x[(turn + 2) % 3]));
+    }
+}
+
 /* dst [cols][rows] = src [rows][cols]; cols 3 and 4 are the usual window and filter */
 static inline void kda_by_tap(float *dst, const float *src, int64_t rows, int64_t cols) {
     int64_t r = 0;
@@ -180,13 +200,9 @@ static inline void kda_by_tap(float *dst, const float *src, int64_t rows, int64_
         }
     if (cols == 3)
         for (; r + V_WIDTH <= rows; r += V_WIDTH) {
-            vec x[3];
-            V_UNROLL for (int m = 0; m < 3; m++) x[m] = v_load(src + 3 * r + m * V_WIDTH);
-            /* Channel c of tap k is lane (3 c + k) mod V_WIDTH of one of the three: no two meet in a lane. */
-            V_UNROLL for (int k = 0; k < 3; k++) {
-                vec y = kda_thirds(x[KDA_TURN * (3 - k) % 3], x[KDA_TURN * (4 - k) % 3], x[KDA_TURN * (5 - k) % 3]);
-                v_store(dst + k * rows + r, kda_permute(y, vi_add(kda_lanes(3, 0), vi_set1(k))));
-            }
+            vec y[3];
+            kda_split_thirds(y, src + 3 * r);
+            V_UNROLL for (int k = 0; k < 3; k++) v_store(dst + k * rows + r, y[k]);
         }
     for (; r < rows; r++)
         for (int64_t c = 0; c < cols; c++) dst[c * rows + r] = src[r * cols + c];
@@ -219,13 +235,9 @@ static inline void kda_shift_window(float *window, const kda_input *in, int64_t 
     int64_t w = in->taps - 1, c = 0;
     if (w == 3)
         for (; c + V_WIDTH <= in->d; c += V_WIDTH) {
-            vec x[3];
-            V_UNROLL for (int k = 0; k < 3; k++) x[k] =
-                kda_permute(v_load(kda_row(in, n - 3 + k) + c), kda_lanes(KDA_THIRD, -k));
-            V_UNROLL for (int m = 0; m < 3; m++) {
-                int turn = (3 - KDA_TURN) * m;
-                v_store(window + 3 * c + m * V_WIDTH, kda_thirds(x[turn % 3], x[(turn + 1) % 3], x[(turn + 2) % 3]));
-            }
+            vec y[3];
+            V_UNROLL for (int k = 0; k < 3; k++) y[k] = v_load(kda_row(in, n - 3 + k) + c);
+            kda_join_thirds(window + 3 * c, y);
         }
     for (; c < in->d; c++)
         for (int64_t j = 0; j < w; j++) window[c * w + j] = kda_row(in, n - w + j)[c];
@@ -285,6 +297,26 @@ static inline void kda_conv(float *y, int64_t ld_y, const kda_input *in, int64_t
                             v_load_n(kda_row(in, t + i - (taps - 1) + j) + c, d - c), acc);
             v_store_n(y + c, acc, d - c);
         }
+}
+
+/* One token, four taps, straight from filter [d][4] and window [d][3], which moves on. */
+static inline void kda_conv_single(float *y, const float *x, const float *filter, float *window, int64_t d) {
+    int64_t c = 0;
+    for (; c + V_WIDTH <= d; c += V_WIDTH) {
+        vec f[4], w[4], acc = v_zero();
+        kda_quarters(f, filter + 4 * c);
+        kda_split_thirds(w, window + 3 * c);
+        w[3] = v_load(x + c);
+        V_UNROLL for (int j = 0; j < 4; j++) acc = v_fma(f[j], w[j], acc);
+        v_store(y + c, acc);
+        kda_join_thirds(window + 3 * c, w + 1);
+    }
+    for (; c < d; c++) {
+        float w[4] = {window[3 * c], window[3 * c + 1], window[3 * c + 2], x[c]}, acc = 0;
+        for (int j = 0; j < 4; j++) acc = fmaf(filter[4 * c + j], w[j], acc);
+        y[c] = acc;
+        for (int j = 0; j < 3; j++) window[3 * c + j] = w[j + 1];
+    }
 }
 
 V_INLINE void kda_silu_group(float *y, acc16 *sum, int64_t i, int64_t left, const int n) {

@@ -157,22 +157,27 @@ V_INLINE void kda_betas(float *beta, int64_t n) {
     }
 }
 
-/* q, k, v, decay and write strengths of a block: everything but the state. */
-static inline void kda_prepare(kda_block *b, const neap_kda_args *a, const kda_input in[3], int64_t t0) {
+/* Convolutions of a block: k of its first token is there already unless it is the first of the call. */
+static inline void kda_convolve(const kda_block *b, const neap_kda_args *a, const kda_input in[3], int64_t t0) {
+    int64_t d_k = a->d_k, n_next = b->is_last ? b->n - 1 : b->n;
+    if (b->is_first) kda_conv(b->k, d_k, &in[1], t0, 1);
+    kda_conv(b->q, d_k, &in[0], t0, b->n);
+    kda_conv(b->k + d_k, d_k, &in[1], t0 + 1, n_next);
+    kda_conv(a->out + t0 * a->ld_out, a->ld_out, &in[2], t0, b->n);
+}
+
+/* The rest: q, k, v, decay and write strengths of a block, everything but the state. */
+static inline void kda_prepare(kda_block *b, const neap_kda_args *a, int64_t t0) {
     enum { N = KDA_BLOCK > V_WIDTH ? KDA_BLOCK : V_WIDTH };
     acc16 q_square[N], k_square[N];
     float r[N], q_scale = 1.0f / sqrtf((float)a->d_k);
     int64_t d_k = a->d_k, n_next = b->is_last ? b->n - 1 : b->n;
     for (int t = 0; t < N; t++) q_square[t] = k_square[t] = acc16_zero();
     if (b->is_first) {
-        kda_conv(b->k, d_k, &in[1], t0, 1);
         acc16 square = kda_silu(b->k, d_k);
         kda_scale_key(b->k, d_k, 1.0f / sqrtf(acc16_tree(&square) + 1e-6f));
         kda_decay(b->keep, a, t0);
     }
-    kda_conv(b->q, d_k, &in[0], t0, b->n);
-    kda_conv(b->k + d_k, d_k, &in[1], t0 + 1, n_next);
-    kda_conv(a->out + t0 * a->ld_out, a->ld_out, &in[2], t0, b->n);
     for (int64_t t = 0; t < b->n; t++) {
         q_square[t] = kda_silu(b->q + t * d_k, d_k);
         kda_silu(a->out + (t0 + t) * a->ld_out, a->d_v);
@@ -229,7 +234,27 @@ static inline void kda_columns(float *state, float *out, int64_t ld_out, const k
         kda_sweep(state + j * d_k, out + j, ld_out, b, b->pred + j, d_k, d_v - j, KDA_SLICE_VECS);
 }
 
+/* A call of one token with four taps. */
+static inline void kda_head_single(const neap_kda_args *a) {
+    int64_t d_k = a->d_k, d_v = a->d_v;
+    kda_block b = kda_block_make(a->scratch, d_k);
+    kda_block_at(&b, 0, 1);
+    kda_conv_single(b.q, a->q, a->conv_q, a->win_q, d_k);
+    kda_conv_single(b.k, a->k, a->conv_k_w, a->win_k, d_k);
+    kda_conv_single(a->out, a->v, a->conv_v, a->win_v, d_v);
+    kda_prepare(&b, a, 0);
+    if (KDA_SLICE_VECS == KDA_VECS) /* AVX-512 takes two slices at a time: faster from far caches */
+        kda_single(a->state, a->out, &b, d_k, d_v);
+    else
+        kda_columns(a->state, a->out, a->ld_out, &b, d_k, d_v);
+    kda_finish(a, 0, 1);
+}
+
 static inline void kda_head(const neap_kda_args *a) {
+    if (a->n == 1 && a->conv_k == 4) {
+        kda_head_single(a);
+        return;
+    }
     float *scratch = a->scratch;
     int64_t d_k = a->d_k, d_v = a->d_v;
     assert(a->conv_k <= KDA_TAPS_MAX);
@@ -239,11 +264,9 @@ static inline void kda_head(const neap_kda_args *a) {
     kda_block b = kda_block_make(scratch, d_k);
     for (int64_t t0 = 0; t0 < a->n; t0 += b.n) {
         kda_block_at(&b, t0, a->n);
-        kda_prepare(&b, a, in, t0);
-        if (a->n == 1 && KDA_SLICE_VECS == KDA_VECS) /* AVX-512 takes two slices at a time: faster from far caches */
-            kda_single(a->state, a->out, &b, d_k, d_v);
-        else
-            kda_columns(a->state, a->out + t0 * a->ld_out, a->ld_out, &b, d_k, d_v);
+        kda_convolve(&b, a, in, t0);
+        kda_prepare(&b, a, t0);
+        kda_columns(a->state, a->out + t0 * a->ld_out, a->ld_out, &b, d_k, d_v);
         kda_finish(a, t0, b.n);
         if (b.is_last) break;
         memcpy(b.k, b.k + b.n * d_k, (size_t)d_k * sizeof *b.k); /* the next block's first token */
