@@ -22,7 +22,8 @@
 #include "kernels/x86/igemm_rows.h"
 
 #if defined(V_WIDTH)
-enum { IGEMM_AHEAD = 1536, IGEMM_CHUNK = 512, IGEMM_TILE_ROWS = 6, IGEMM_TILE_PANELS = 4 };
+enum { IGEMM_AHEAD = 1536, IGEMM_CHUNK = 512, IGEMM_ROWS = 64 };
+enum { IGEMM_TILE_ROWS = 6, IGEMM_TILE_PANELS = 4, IGEMM_DECODED_PANELS = V_WIDTH / 8 };
 
 /* Keeps a value where it is: gcc copies sums from register to register and back without need. */
 #define IGEMM_KEEP(v) __asm__("" : "+v"(v))
@@ -113,6 +114,9 @@ typedef struct igemm_tile {
     int64_t u_begin, u_end;     /* units */
     bool is_continued;          /* chains go on from y */
     const igemm_panel *decoded; /* k 0 = that of unit u_begin; NULL: as stored */
+    /* What will be decoded next, a share of it fetched with each unit: lines of each panel. */
+    const char *next[IGEMM_DECODED_PANELS];
+    int32_t n_next, next_share;
 } igemm_tile;
 
 V_INLINE float *igemm_y(const igemm_tile *t) {
@@ -273,6 +277,8 @@ V_INLINE void igemm_many(const int kind, const bool is_pairs, const int planes, 
         IGEMM_IN_MEMORY(chain);
         const int64_t quads = kind == NEAP_MATRIX_MXFP4 ? 8 : (unit.n + 3) / 4;
         const int step = kind == NEAP_MATRIX_MXFP4 ? 8 / quad_lines : 1;
+        for (int64_t l = (u - t->u_begin) * t->next_share, end = l + t->next_share; l < end; l++)
+            V_UNROLL for (int j = 0; j < p; j++) _mm_prefetch(t->next[j] + l * PANEL_LINE, _MM_HINT_T0);
         vec_int sum[IGEMM_TILE_ROWS][2][ACC_VECS];
         V_UNROLL for (int l = 0; l < planes; l++) {
             IGEMM_EACH(m, p) {
@@ -284,12 +290,14 @@ V_INLINE void igemm_many(const int kind, const bool is_pairs, const int planes, 
             V_UNROLL for (int i = 0; i < m; i++) x[i] =
                 igemm_row(b, l, t->row + i) + (int64_t)unit.k * (quad_bytes / 4);
             for (int64_t q = 0; q < quads; q += step) V_UNROLL for (int e = 0; e < step * quad_lines; e++) {
-                    V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
-                        vec_int v = panel_load(line + e * PANEL_LINE + j * (int64_t)sizeof(igemm_panel), h);
-                        V_UNROLL for (int i = 0; i < m; i++) {
-                            vec_int xs = igemm_spread(x[i] + e * 4);
-                            sum[i][j][h] = is_pairs ? vi_add(sum[i][j][h], IGEMM_OP(madd_epi16)(v, xs))
-                                                    : igemm_dot(sum[i][j][h], v, xs);
+                    vec_int v[2][ACC_VECS];
+                    V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) v[j][h] =
+                        panel_load(line + e * PANEL_LINE + j * (int64_t)sizeof(igemm_panel), h);
+                    V_UNROLL for (int i = 0; i < m; i++) {
+                        const vec_int xs = igemm_spread(x[i] + e * 4);
+                        V_UNROLL for (int j = 0; j < p; j++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+                            sum[i][j][h] = is_pairs ? vi_add(sum[i][j][h], IGEMM_OP(madd_epi16)(v[j][h], xs))
+                                                    : igemm_dot(sum[i][j][h], v[j][h], xs);
                             IGEMM_KEEP(sum[i][j][h]);
                         }
                     }
@@ -321,19 +329,16 @@ typedef struct igemm_size {
 
 /* Rows x panels: of stored lines, and of decoded ones in quads and in pairs. */
 #if V_WIDTH == 16
-enum { IGEMM_DECODED_PANELS = 2 };
 #define IGEMM_DIRECT(X, kind, planes) \
     X(kind, planes, 1, 4) X(kind, planes, 2, 2) X(kind, planes, 3, 2) X(kind, planes, 4, 2)
 #define IGEMM_MANY(X, kind, pairs, planes) \
     X(kind, pairs, planes, 1, 2) X(kind, pairs, planes, 2, 2) X(kind, pairs, planes, 4, 2) X(kind, pairs, planes, 6, 2)
 #elif defined(IGEMM_DPBUSD)
-enum { IGEMM_DECODED_PANELS = 1 };
 #define IGEMM_DIRECT(X, kind, planes) \
     X(kind, planes, 1, 2) X(kind, planes, 2, 1) X(kind, planes, 3, 1) X(kind, planes, 4, 1)
 #define IGEMM_MANY(X, kind, pairs, planes) \
     X(kind, pairs, planes, 1, 1) X(kind, pairs, planes, 2, 1) X(kind, pairs, planes, 4, 1) X(kind, pairs, planes, 6, 1)
 #else
-enum { IGEMM_DECODED_PANELS = 1 };
 #define IGEMM_DIRECT(X, kind, planes) \
     X(kind, planes, 1, 1) X(kind, planes, 2, 1) X(kind, planes, 3, 1) X(kind, planes, 4, 1)
 #define IGEMM_MANY(X, kind, pairs, planes) \
@@ -385,12 +390,18 @@ V_INLINE const igemm_size *igemm_fitting(const igemm_size *sizes, int n, int64_t
     return &sizes[n - 1];
 }
 
+/* How much of what comes next the units of a tile of some rows fetch. */
+static inline void igemm_share(igemm_tile *t, int64_t rows) {
+    const int32_t parts = (int32_t)((t->u_end - t->u_begin) * t->b->n_rows);
+    t->next_share = t->n_next ? (t->n_next * (int32_t)rows + parts - 1) / parts : 0;
+}
 /* Row tiles of the block over panels [p, p_end): at most the widest tile's. */
 static inline void igemm_row_tiles(igemm_tile *t, const igemm_size *sizes, int n_sizes, int64_t p, int64_t p_end) {
     const igemm_size *size;
     for (t->row = 0; t->row < t->b->n_rows; t->row += size->rows) {
         size = igemm_fitting(sizes, n_sizes, t->b->n_rows - t->row);
         const igemm_panel *decoded = t->decoded;
+        igemm_share(t, size->rows);
         for (t->panel = p; t->panel < p_end;) {
             bool is_wide = p_end - t->panel >= size->panels;
             int64_t panels = is_wide ? size->panels : 1;
@@ -399,6 +410,8 @@ static inline void igemm_row_tiles(igemm_tile *t, const igemm_size *sizes, int n
             if (t->decoded) t->decoded += panels;
         }
         t->decoded = decoded;
+        for (int q = 0; t->next_share && q < IGEMM_DECODED_PANELS; q++)
+            t->next[q] += (t->u_end - t->u_begin) * t->next_share * PANEL_LINE;
     }
 }
 
@@ -440,6 +453,23 @@ IGEMM_DECODE(INT8, 1)
 IGEMM_DECODE(MXFP4, 1)
 #endif
 
+/* Where unit u of a panel is stored. */
+static inline const char *igemm_stored(const igemm_block *b, int64_t panel, int64_t u) {
+    const neap_matrix *w = b->a->w;
+    return (const char *)panel_line_at((int)w->kind, (const uint8_t *)w->panels + panel * w->panel_bytes,
+                                       b->k + b->units[u].k);
+}
+/* What comes behind units [u_begin, u_end) of panels p ..; as much of it as they are. */
+static inline void igemm_look_ahead(igemm_tile *t, int64_t p) {
+    const igemm_block *b = t->b;
+    const bool is_last = t->u_end == b->n_units;
+    const int64_t next = is_last ? p + IGEMM_DECODED_PANELS : p, n = b->units[t->u_end - 1].k - b->units[t->u_begin].k;
+    t->n_next = 0;
+    if (next + IGEMM_DECODED_PANELS > b->a->panel_end) return;
+    for (int q = 0; q < IGEMM_DECODED_PANELS; q++) t->next[q] = igemm_stored(b, next + q, is_last ? 0 : t->u_end);
+    t->n_next = (int32_t)(n + b->units[t->u_end - 1].n) / panel_line_k((int)b->a->w->kind);
+}
+
 static inline void igemm_decoded(const igemm_way *way, const igemm_block *b) {
     igemm_panel decoded[IGEMM_DECODED_PANELS];
     const neap_gemm_args *a = b->a;
@@ -452,6 +482,7 @@ static inline void igemm_decoded(const igemm_way *way, const igemm_block *b) {
             while (t.u_end < b->n_units && b->units[t.u_end].k + b->units[t.u_end].n - k <= IGEMM_CHUNK) t.u_end++;
             t.is_continued = b->k + k > 0;
             for (int64_t q = p; q < p_end; q++) way->decode(&decoded[q - p], b, q, t.u_begin, t.u_end);
+            igemm_look_ahead(&t, p);
             igemm_row_tiles(&t, way->sizes[1], IGEMM_MANY_SIZES, p, p_end);
         }
     }
@@ -470,11 +501,13 @@ static inline void igemm_block_run(const igemm_way *way, const igemm_block *b, b
 }
 
 static inline void igemm_blocks(const igemm_way *way, const neap_gemm_args *a) {
-    for (int64_t row = 0; row < a->m; row += IGEMM_ROWS_MAX) {
+    for (int64_t row = 0; row < a->m; row += IGEMM_ROWS) { /* more rows at once leave the caches: slower */
         igemm_block b;
+        neap_gemm_args part = *a;
         const bool are_many = a->m - row > 4;
+        if (part.m > row + IGEMM_ROWS) part.m = row + IGEMM_ROWS;
         for (int64_t k = 0; k < a->w->k; k += b.n_k) {
-            igemm_block_begin(&b, a, way->is_pairs[are_many], row, 1, k);
+            igemm_block_begin(&b, &part, way->is_pairs[are_many], row, 1, k);
             igemm_quantize(&b);
             for (b.a = a; b.a && neap_gemm_shares(a, b.a); b.a = b.a->also) igemm_block_run(way, &b, are_many);
         }
