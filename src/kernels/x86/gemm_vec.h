@@ -12,7 +12,7 @@
  *   BF16   shift left 16 / mask gives the two k of a lane
  *   INT8   shifts spread and sign-extend the four codes of a lane; converted, times the scale of output and group
  *   FP8    codes become half floats of value / 256 (subnormals included, done by the hardware), converted, and
- *          multiplied by 256 * scale; NaN codes get an exponent of all ones
+ *          multiplied by 256 * scale; lines with a NaN code take a branch of their own
  *   MXFP4  a table look-up by nibble, times the power of two of the group */
 #ifndef NEAP_KERNELS_X86_GEMM_VEC_H
 #define NEAP_KERNELS_X86_GEMM_VEC_H
@@ -61,29 +61,59 @@ V_INLINE acc16 gemm_group_scale(int kind, const neap_matrix *w, int64_t panel, i
     return scale;
 }
 
+typedef struct acc16_bits {
+    vec_int v[ACC_VECS];
+} acc16_bits;
+
+/* Has one of the FP8 codes all bits but the sign set? */
+V_INLINE bool gemm_fp8_has_nan(const acc16_bits *v) {
+#if V_WIDTH == 16
+    return _mm512_cmpeq_epi8_mask(_mm512_or_si512(v->v[0], _mm512_set1_epi8((char)0x80)), _mm512_set1_epi8(-1)) != 0;
+#else
+    const __m256i sign = _mm256_set1_epi8((char)0x80), ones = _mm256_set1_epi8(-1);
+    __m256i a = _mm256_cmpeq_epi8(_mm256_or_si256(v->v[0], sign), ones);
+    __m256i b = _mm256_cmpeq_epi8(_mm256_or_si256(v->v[1], sign), ones);
+    return _mm256_movemask_epi8(_mm256_or_si256(a, b)) != 0;
+#endif
+}
+
 /* FP8 codes in the upper bytes of 16-bit lanes -> half floats (value / 256), then the two k of each lane. */
-V_INLINE void gemm_fp8_pair(vec_int v, vec *even, vec *odd) {
+V_INLINE void gemm_fp8_pair(vec_int v, const bool has_nan, vec *even, vec *odd) {
     const __m128i halves = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
 #if V_WIDTH == 16
-    const __m512i rest = _mm512_set1_epi16(0x3f80);
-    __m512i m = _mm512_and_si512(_mm512_srli_epi16(v, 1), rest);
-    __mmask32 is_nan = _mm512_cmpeq_epi16_mask(m, rest);
-    m = _mm512_ternarylogic_epi32(v, _mm512_set1_epi16((short)0x8000), m, 0xea); /* (v & sign) | m */
-    m = _mm512_mask_mov_epi16(m, is_nan, _mm512_set1_epi16(0x7e00));
+    __m512i m = _mm512_and_si512(_mm512_srai_epi16(v, 1), _mm512_set1_epi16((short)0xbf80));
+    if (has_nan) {
+        const __m512i rest = _mm512_set1_epi16(0x3f80);
+        __mmask32 is_nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(m, rest), rest);
+        m = _mm512_mask_mov_epi16(m, is_nan, _mm512_set1_epi16(0x7e00));
+    }
     m = _mm512_shuffle_epi8(m, _mm512_broadcast_i32x4(halves));
     m = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), m);
     *even = _mm512_cvtph_ps(_mm512_castsi512_si256(m));
     *odd = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(m, 1));
 #else
-    const __m256i rest = _mm256_set1_epi16(0x3f80);
-    __m256i m = _mm256_and_si256(_mm256_srli_epi16(v, 1), rest);
-    __m256i is_nan = _mm256_and_si256(_mm256_cmpeq_epi16(m, rest), _mm256_set1_epi16(0x7e00));
-    m = _mm256_or_si256(_mm256_or_si256(m, is_nan), _mm256_and_si256(v, _mm256_set1_epi16((short)0x8000)));
+    __m256i m = _mm256_and_si256(_mm256_srai_epi16(v, 1), _mm256_set1_epi16((short)0xbf80));
+    if (has_nan) {
+        const __m256i rest = _mm256_set1_epi16(0x3f80);
+        __m256i is_nan = _mm256_cmpeq_epi16(_mm256_and_si256(m, rest), rest);
+        m = _mm256_or_si256(m, _mm256_and_si256(is_nan, _mm256_set1_epi16(0x7e00)));
+    }
     m = _mm256_shuffle_epi8(m, _mm256_broadcastsi128_si256(halves));
     m = _mm256_permute4x64_epi64(m, _MM_SHUFFLE(3, 1, 2, 0));
     *even = _mm256_cvtph_ps(_mm256_castsi256_si128(m));
     *odd = _mm256_cvtph_ps(_mm256_extracti128_si256(m, 1));
 #endif
+}
+
+V_INLINE void gemm_fp8(const acc16_bits *v, const bool has_nan, acc16 w[4]) {
+    V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
+#if V_WIDTH == 16
+        gemm_fp8_pair(_mm512_slli_epi16(v->v[h], 8), has_nan, &w[0].v[h], &w[2].v[h]);
+#else
+        gemm_fp8_pair(_mm256_slli_epi16(v->v[h], 8), has_nan, &w[0].v[h], &w[2].v[h]);
+#endif
+        gemm_fp8_pair(v->v[h], has_nan, &w[1].v[h], &w[3].v[h]);
+    }
 }
 
 /* E2M1 values of the nibbles at bit `shift` of each lane. */
@@ -128,20 +158,23 @@ V_INLINE void gemm_decode(int kind, const uint8_t *line, acc16 scale, acc16 w[8]
         gemm_decode_bf16(line, 1, &w[1]);
         return;
     }
+    if (kind == NEAP_MATRIX_FP8) {
+        acc16_bits v;
+        V_UNROLL for (int h = 0; h < ACC_VECS; h++) v.v[h] = panel_load(line, h);
+        if (__builtin_expect(gemm_fp8_has_nan(&v), 0))
+            gemm_fp8(&v, true, w);
+        else
+            gemm_fp8(&v, false, w);
+        V_UNROLL for (int s = 0; s < 4; s++) V_UNROLL for (int h = 0; h < ACC_VECS; h++) w[s].v[h] =
+            v_mul(w[s].v[h], scale.v[h]);
+        return;
+    }
     V_UNROLL for (int h = 0; h < ACC_VECS; h++) {
         vec_int v = panel_load(line, h);
         if (kind == NEAP_MATRIX_F32) {
             w[0].v[h] = v_from_bits(v);
         } else if (kind == NEAP_MATRIX_INT8) {
             V_UNROLL for (int s = 0; s < 4; s++) w[s].v[h] = v_mul(gemm_int8(v, s), scale.v[h]);
-        } else if (kind == NEAP_MATRIX_FP8) {
-#if V_WIDTH == 16
-            gemm_fp8_pair(_mm512_slli_epi16(v, 8), &w[0].v[h], &w[2].v[h]);
-#else
-            gemm_fp8_pair(_mm256_slli_epi16(v, 8), &w[0].v[h], &w[2].v[h]);
-#endif
-            gemm_fp8_pair(v, &w[1].v[h], &w[3].v[h]);
-            V_UNROLL for (int s = 0; s < 4; s++) w[s].v[h] = v_mul(w[s].v[h], scale.v[h]);
         } else {
             V_UNROLL for (int s = 0; s < 8; s++) w[s].v[h] =
                 v_mul(gemm_e2m1(v, s < 4 ? 8 * s : 8 * s - 28), scale.v[h]);
