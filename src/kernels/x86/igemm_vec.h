@@ -204,7 +204,7 @@ V_INLINE void igemm_direct(const int kind, const int planes, const int m, const 
                         V_UNROLL for (int s = 0; s < lines; s++) V_UNROLL for (int i = 0; i < m; i++)
                             V_UNROLL for (int l = 0; l < planes; l++) {
                             sum[l][i][j][h] = igemm_dot(sum[l][i][j][h], q[s], igemm_spread(x[l][i] + k + 4 * s));
-                            if (m > 1) IGEMM_KEEP(sum[l][i][j][h]);
+                            if (m > 1 || !IGEMM_HAS_DOT) IGEMM_KEEP(sum[l][i][j][h]);
                         }
                     }
                     V_UNROLL for (int j = 0; j < p; j++) line[j] += PANEL_LINE;
