@@ -233,7 +233,7 @@ V_INLINE void igemm_direct_pairs(const int m, const int p, const igemm_tile *t) 
     igemm_begin(t, m, p, chain);
     for (int64_t u = t->u_begin; u < t->u_end; u++) {
         const igemm_unit unit = b->units[u];
-        IGEMM_IN_MEMORY(chain);
+        if (m > 2) IGEMM_IN_MEMORY(chain); /* weights from memory: slower for fewer rows */
         const uint8_t *line[4];
         const char *x[4];
         vec_int sum[4][4][ACC_VECS];
@@ -251,7 +251,7 @@ V_INLINE void igemm_direct_pairs(const int m, const int p, const igemm_tile *t) 
                     V_UNROLL for (int s = 0; s < 2; s++) V_UNROLL for (int i = 0; i < m; i++) {
                         sum[i][j][h] =
                             vi_add(sum[i][j][h], IGEMM_OP(madd_epi16)(q[s], igemm_spread(x[i] + 2 * k + 4 * s)));
-                        IGEMM_KEEP(sum[i][j][h]);
+                        if (m > 2) IGEMM_KEEP(sum[i][j][h]);
                     }
                 }
             }
