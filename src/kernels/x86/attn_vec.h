@@ -10,8 +10,8 @@
  * share pages, and the fetching hides behind the arithmetic.
  *
  * Tried and no faster with either width: decoding the next block between the tiles of this one; the trees of a tile
- * only when the next is half done; fetching the next heads' queries into the first cache; blocks of 12 positions; less
- * than all lines of a row, or most of them during the output; other hints than T1. */
+ * only when the next is half done; fetching the next heads' queries into the first cache; less than all lines of a row,
+ * or most of them during the output; other hints than T1. With 512 bits also: blocks of 12 positions. */
 #ifndef NEAP_KERNELS_X86_ATTN_VEC_H
 #define NEAP_KERNELS_X86_ATTN_VEC_H
 

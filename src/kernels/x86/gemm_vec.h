@@ -309,7 +309,8 @@ V_INLINE void gemm_chunk_step(const int m, const int p, const float *x, float *c
     }
 }
 
-/* Memory answers faster when several pages are read at a time: a turn of four lines, one of each panel, in two halves. */
+/* Memory answers faster when several pages are read at a time: a turn is four lines, one of each panel, in two
+ * halves. */
 typedef struct gemm_asking {
     const char *at;
     int64_t panel, turn, move;
