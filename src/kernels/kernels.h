@@ -52,7 +52,7 @@ typedef struct neap_gemm_args {
     /* The next product with the same x, rows, m and form; NULL: none. gemm_int does all that follow each other and
      * share units of k (neap_gemm_shares): x becomes integers once for them. gemm looks at the first alone. */
     const struct neap_gemm_args *also;
-    void *scratch; /* NEAP_GEMM_SCRATCH bytes of the caller's own, 64-byte aligned */
+    void *scratch; /* NEAP_GEMM_SCRATCH bytes of the caller's own, 64-byte aligned; F32 weights do without (NULL) */
 } neap_gemm_args;
 enum { NEAP_GEMM_SCRATCH = 384 * 1024 };
 

@@ -1,6 +1,6 @@
 /* exp, sigmoid, tanh, log1p, softplus in F32, for the scalar kernels: the definition of "our own polynomials".
  *
- * The vector versions (x86/vmath_avx2.h, x86/vmath_avx512.h) do the same operations in the same order, so the
+ * The vector versions (x86/vmath_vec.h) do the same operations in the same order, so the
  * bits are equal on every instruction set; change one and you change all three. Errors against a double
  * reference are below 2.4 ulp over the whole range, results below the normal range included (they become
  * subnormal, then 0). NaN comes out as NaN. The coefficients are interpolations at Chebyshev nodes.

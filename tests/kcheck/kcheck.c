@@ -79,8 +79,9 @@ uint64_t kc_random(kc *c) {
 int64_t kc_below(kc *c, int64_t n) { return (int64_t)(kc_random(c) % (uint64_t)n); }
 
 static float value(kc *c, kc_fill fill) {
-    static const float extremes[] = {3e38f, -3e38f, 1e30f, -1e30f, 1e-30f, 1e-38f, -1e-40f, 1e-45f,  0.0f,    -0.0f,
-                                     1.0f,  -1.0f,  88.7f, -88.7f, -104.f, 20.0f,  0.625f,  -0.625f, 65504.f, 1e4f};
+    static const float extremes[] = {3e38f,   -3e38f, 1e30f, -1e30f, 1e-30f, 1e-38f,  -1e-40f, 1e-45f, 0.0f,
+                                     -0.0f,   1.0f,   -1.0f, 88.7f,  -88.7f, -104.f,  20.0f,   0.625f, -0.625f,
+                                     65504.f, 1e4f,   -1e4f, 1e7f,   -1e7f,  -1.2e7f, 9e8f,    -9e8f};
     uint64_t r = kc_random(c);
     double sum = -4; /* eight 8-bit uniforms: deviation about 0.82 */
     for (int i = 0; i < 8; i++) sum += (double)(r >> 8 * i & 255) / 255;

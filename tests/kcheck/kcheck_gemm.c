@@ -130,8 +130,9 @@ static bool has_kind(const kc *c, int kind) {
 static void check_kind(kc *c, neap_matrix_kind kind, neap_x_form form) {
     static const int64_t ns[] = {1, 15, 16, 17, 31, 33, 64, 97}, ks[] = {1, 2, 3, 5, 31, 33, 127, 129, 131, 160, 257};
     static const int64_t ms[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 25, 32, 47, 49};
-    static const int64_t real[][3] = {{48, 2304, 1},  {33, 7168, 7}, {80, 3584, 3}, {32, 576, 13},
-                                      {64, 1536, 12}, {16, 512, 60}, {40, 300, 290}};
+    static const int64_t real[][3] = {
+        {48, 2304, 1}, {33, 7168, 7},  {80, 3584, 3},  {32, 576, 13}, {64, 1536, 12},
+        {16, 512, 60}, {40, 300, 290}, {17, 257, 700}, {16, 7168, 65}}; /* several blocks of rows, and of k */
     enum { N = sizeof ns / sizeof *ns, K = sizeof ks / sizeof *ks, M = sizeof ms / sizeof *ms };
     for (int i = 0; i < K; i++)
         for (int j = 0; j < M; j++)

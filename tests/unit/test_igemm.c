@@ -183,7 +183,7 @@ static void test_zeros(void **state) {
 /* Every level has the bits of the scalar definition, for any number of rows. */
 static void test_levels(void **state) {
     (void)state;
-    static const uint32_t levels[] = {NEAP_CPU_AVX2, NEAP_CPU_AVX2 | NEAP_CPU_AVX512,
+    static const uint32_t levels[] = {NEAP_CPU_AVX2, NEAP_CPU_AVX2 | NEAP_CPU_AVXVNNI, NEAP_CPU_AVX2 | NEAP_CPU_AVX512,
                                       NEAP_CPU_AVX2 | NEAP_CPU_AVX512 | NEAP_CPU_AVX512VNNI, UINT32_MAX};
     problem problems[] = {make_int8(33, 100, 100), make_int8(20, 400, 200), make_int8(N_MAX, K_MAX, 128),
                           make_mxfp4(33, 32), make_mxfp4(N_MAX, K_MAX)};

@@ -41,7 +41,7 @@ typedef struct igemm_block {
     igemm_unit *units; /* [n_units] */
     float *scale;      /* [n_rows][n_units] s_x */
     int32_t *start;    /* [planes][n_rows][n_units] what sums of quads begin with */
-    char *codes;       /* [planes][n_rows][ld] */
+    char *codes;       /* [planes][plane_rows][ld] */
 } igemm_block;
 
 V_INLINE int igemm_planes(const igemm_block *b) { return !b->is_pairs && b->a->x_form == NEAP_X_INT16 ? 2 : 1; }

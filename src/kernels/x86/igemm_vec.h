@@ -285,7 +285,7 @@ V_INLINE void igemm_many(const int kind, const bool is_pairs, const int planes, 
                 vec_int from = is_pairs ? vi_set1(0) : igemm_start(t, l, i, u);
                 sum[i][j][h] = l ? vi_add(IGEMM_OP(slli_epi32)(sum[i][j][h], 8), from) : from;
             }
-            const char *line = t->decoded->lines + (unit.k - k_begin) * (quad_lines * PANEL_LINE / 4);
+            const char *line = (const char *)t->decoded + (unit.k - k_begin) * (quad_lines * PANEL_LINE / 4);
             const char *x[IGEMM_TILE_ROWS];
             V_UNROLL for (int i = 0; i < m; i++) x[i] =
                 igemm_row(b, l, t->row + i) + (int64_t)unit.k * (quad_bytes / 4);

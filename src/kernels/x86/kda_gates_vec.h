@@ -52,13 +52,13 @@ __attribute__((noinline, cold)) static void kda_exp_any(vec *x, int n) {
 }
 /* Is some 2^n of t = n + VM_ROUND below 2^-124 (or, unless all n are negative, above 2^3), or NaN? */
 V_INLINE bool kda_is_far(const vec *t, const int n, bool is_negative) {
-    const int first = VM_ROUND_BITS - 124;
+    const int first = VM_ROUND_BITS - 124; /* bits of positive t grow with t, negative t are below all of them */
     vec_int all = is_negative ? v_bits(t[0]) : vi_sub(v_bits(t[0]), vi_set1(first));
     KDA_EACH(j) {
         if (j && is_negative) all = _mm256_min_epi32(all, v_bits(t[j])); /* a NaN has its sign bit set too */
         if (j && !is_negative) all = _mm256_or_si256(all, vi_sub(v_bits(t[j]), vi_set1(first)));
     }
-    return is_negative ? v_mask_bits(v_from_bits(vi_sub(all, vi_set1(first)))) != 0
+    return is_negative ? v_mask_bits(v_from_bits(_mm256_cmpgt_epi32(vi_set1(first), all))) != 0
                        : !_mm256_testz_si256(all, vi_set1(~127));
 }
 #endif
@@ -341,9 +341,9 @@ static inline acc16 kda_silu(float *y, int64_t d) {
     return sum;
 }
 
-V_INLINE void kda_scale_group(float *y, const float *w, vec a, vec b, const bool has_b, int64_t left, const int n) {
+V_INLINE void kda_scale_group(float *y, vec a, vec b, const bool has_b, int64_t left, const int n) {
     vec x[KDA_GROUP];
-    kda_load(x, w, n, left);
+    kda_load(x, y, n, left);
     KDA_EACH(j) x[j] = v_mul(x[j], a);
     if (has_b) KDA_EACH(j) x[j] = v_mul(x[j], b);
     kda_store(y, x, n, left);
@@ -351,12 +351,12 @@ V_INLINE void kda_scale_group(float *y, const float *w, vec a, vec b, const bool
 
 /* q = q * r * scale */
 static inline void kda_scale_query(float *q, int64_t d, float r, float scale) {
-    KDA_ROW(d, kda_scale_group(q + i, q + i, v_set1(r), v_set1(scale), true, d - i, n));
+    KDA_ROW(d, kda_scale_group(q + i, v_set1(r), v_set1(scale), true, d - i, n));
 }
 
 /* k = k * r */
 static inline void kda_scale_key(float *k, int64_t d, float r) {
-    KDA_ROW(d, kda_scale_group(k + i, k + i, v_set1(r), v_set1(r), false, d - i, n));
+    KDA_ROW(d, kda_scale_group(k + i, v_set1(r), v_zero(), false, d - i, n));
 }
 
 /* Steps of the decay. keep = exp(-|z|), z = f + bias */

@@ -6,10 +6,11 @@
  * one pass writes k u^T of token t, reads its output, decays for token t + 1 and accumulates that token's
  * prediction. So a block needs k and decay of one token beyond it; the predictions wait in scratch for the next
  * block. Only the first token of a call has a pass of its own for decay and prediction, only the last one ends
- * without; a call of one token has just these two (kda_single). The chains of the definition are the same ones.
+ * without; a call of one token has just these two (kda_single: with AVX2 by turns over slices). The chains of the
+ * definition are the same ones.
  *
- * scratch: filters and windows turned to [taps][d], then q, k, decay of a block, predictions. v waits in the output
- * rows. */
+ * scratch: filters and windows turned to [taps][d] (not for one token and four taps), then q, k, decay of a block,
+ * predictions. v waits in the output rows. */
 #ifndef NEAP_KERNELS_X86_KDA_VEC_H
 #define NEAP_KERNELS_X86_KDA_VEC_H
 
@@ -162,7 +163,7 @@ static inline void kda_convolve(const kda_block *b, const neap_kda_args *a, cons
     int64_t d_k = a->d_k, n_next = b->is_last ? b->n - 1 : b->n;
     if (b->is_first) kda_conv(b->k, d_k, &in[1], t0, 1);
     kda_conv(b->q, d_k, &in[0], t0, b->n);
-    kda_conv(b->k + d_k, d_k, &in[1], t0 + 1, n_next);
+    if (n_next) kda_conv(b->k + d_k, d_k, &in[1], t0 + 1, n_next);
     kda_conv(a->out + t0 * a->ld_out, a->ld_out, &in[2], t0, b->n);
 }
 
