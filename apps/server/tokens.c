@@ -151,13 +151,19 @@ static void token_list(task *t, const int32_t *tokens, size_t n, int with_pieces
     neap_cli_json_close(&t->out, '}');
 }
 
+/* A field that is there; null is the same as absent. */
+static const json_t *given(const json_t *root, const char *name) {
+    const json_t *v = json_object_get(root, name);
+    return json_is_null(v) ? NULL : v;
+}
+
 /* Those that are not used, too: who sends them should learn what is wrong with them. */
 static int check_tokenize_types(task *t, const json_t *root, const char *const *names) {
     for (; *names != NULL; names++) {
-        const json_t *v = json_object_get(root, *names);
+        const json_t *v = given(root, *names);
         if (v != NULL && !json_is_string(v)) return refuse(t, *names, "a string is required");
     }
-    const json_t *messages = json_object_get(root, "messages");
+    const json_t *messages = given(root, "messages");
     return messages == NULL || json_is_array(messages) ? 0 : refuse(t, "messages", "an array is required");
 }
 
@@ -174,10 +180,10 @@ static int tokenize(task *t, const json_t *root) {
         return -1;
     if (check_tokenize_types(t, root, names) != 0) return -1;
     for (size_t i = 0; names[i] != NULL && text == NULL; i++) {
-        text = json_object_get(root, names[i]);
+        text = given(root, names[i]);
         if (text != NULL) name = names[i];
     }
-    if (text == NULL && json_object_get(root, "messages") != NULL) {
+    if (text == NULL && given(root, "messages") != NULL) {
         code = chat_tokens(t, NEAP_API_CHAT, &tokens, &n);
     } else {
         if (!json_is_string(text)) return refuse(t, name, "a string is required");
