@@ -614,7 +614,7 @@ def test_tls():
 
 def main():
     with Server() as s:
-        for test in (test_basics, test_framing, test_large, test_continue, test_pipelining, test_leaving, test_many, test_idle):
+        for test in (test_basics, test_framing, test_large, test_continue, test_pipelining, test_many, test_idle):
             test(s)
         check(s.reaches(exchanges=1, connections=1, silent=0), "at the end", s.counts())
         for path in ("forgotten", "forgotten", "silent"):  # the server ends with exchanges that nobody has ended
@@ -624,6 +624,8 @@ def main():
                 c.sock.close()
                 check(s.reaches(exchanges=1), path, s.counts())
         check(s.reaches(silent=1), "silent at the end")
+    with Server("write_seconds=3600") as s:  # who has left is noticed, not timed out
+        test_leaving(s)
     for test in (test_timeouts, test_trickle, test_cap, test_descriptors, test_bodies, test_addresses, test_drain, test_tls):
         test()
     finish()

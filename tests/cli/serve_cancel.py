@@ -15,6 +15,7 @@ import time
 from cli_shared import SLOW, byte_model, check, finish
 from serve_shared import CHAT, VALLEY, Server, joined, user, wait_for, whole
 
+Server.ends_by_force = True
 ENDLESS = {"messages": user("Go on."), "ignore_eos": True, "temperature": 1, "seed": 5, "max_tokens": 100000,
            "logit_bias": {"257": -100, "258": -100}, "stream": True}
 ROOM = 200000

@@ -13,7 +13,7 @@ from cli_shared import SLOW, check, finish
 from serve_shared import CHAT, VALLEY, Neighbour, Server, user, wait_for
 
 COMPLETIONS, MESSAGES, COUNT = "/v1/completions", "/v1/messages", "/v1/messages/count_tokens"
-QUICK = 30 * SLOW  # seconds for any answer, on a machine that does other things too; a quiet one takes less than one
+QUICK = 15 * SLOW  # seconds for any answer, on a machine that does other things too; a quiet one takes less than one
 LONGEST = {"s": 0, "what": ""}
 
 
